@@ -17,14 +17,8 @@ use crate::authn::options::Authentication;
 use crate::authz::options::Authorization;
 use crate::encryption::Encryption;
 use crate::features::Features;
+use crate::http::keypair::Keypair;
 use crate::local_api::LocalApi;
-
-/// A certificate chain and its private key (PKCS#8), both in PEM.
-#[derive(Clone, Default, PartialEq, Eq, Hash)]
-pub struct Keypair {
-    pub certificate_pem: String,
-    pub key_pem: String,
-}
 
 /// What `/version` says.
 #[derive(Debug, Clone)]
@@ -129,19 +123,6 @@ pub struct Config {
     /// How long events are kept.
     pub event_ttl: Duration,
     pub admission: AdmissionConfig,
-}
-
-/// A configuration that cannot work.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    #[error("{what} is not valid PEM")]
-    Pem {
-        what: &'static str,
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    #[error("{what} holds nothing usable: {why}")]
-    Unusable { what: &'static str, why: String },
 }
 
 impl Config {

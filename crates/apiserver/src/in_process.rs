@@ -10,10 +10,10 @@ use http::header::ACCEPT;
 use knarr_api::kind::ResourceType;
 use knarr_apimachinery::status::StatusError;
 use knarr_client::transport::{List, ListOptions, Transport, WatchEvent, WatchStream};
-use knarr_client::{Error, Result, wire};
+use knarr_client::{Client, Error, Result, wire};
 
 use crate::aggregator;
-use crate::authn::UserInfo;
+use crate::authn::{MASTERS, UserInfo};
 use crate::authz::Attributes;
 use crate::cache::Kind;
 use crate::http::body::{Body, ByteStream};
@@ -24,19 +24,27 @@ use crate::registry::list;
 use crate::registry::options::ListParams;
 use crate::registry::served::Served;
 use crate::registry::watch::{self, Frame};
-use crate::server::Inner;
+use crate::state::State;
 
 /// The longest answer of a server behind this one that is read whole.
 const MAX_PROXIED: usize = 256 << 20;
 
+/// The server's own way in, for its loops.
+pub fn own_client(server: &Arc<State>) -> Client {
+    let user = UserInfo::new("system:apiserver", &[MASTERS]);
+    let transport = Arc::new(InProcess::new(Arc::clone(server), user));
+    Client::new(transport, Arc::clone(&server.clock), "kube-apiserver")
+        .supervised_by(&server.health.supervisor)
+}
+
 /// One component's access, with its identity.
 pub struct InProcess {
-    server: Arc<Inner>,
+    server: Arc<State>,
     user: UserInfo,
 }
 
 impl InProcess {
-    pub fn new(server: Arc<Inner>, user: UserInfo) -> Self {
+    pub fn new(server: Arc<State>, user: UserInfo) -> Self {
         Self { server, user: user.authenticated() }
     }
 
@@ -56,6 +64,7 @@ impl InProcess {
         self.server.authorizer.check(&self.user, &Attributes::of_request(&info, &query)).await?;
         let served = self
             .server
+            .registry
             .table
             .find(resource.group, resource.version, resource.plural)
             .ok_or_else(StatusError::path_not_found)?;
@@ -65,7 +74,7 @@ impl InProcess {
 
     /// Whether another server stands behind the resource's group version.
     fn is_elsewhere(&self, resource: &ResourceType) -> bool {
-        aggregator::service_of(&self.server, &resource.path(None, None)).is_some()
+        aggregator::service_of(&self.server.aggregator, &resource.path(None, None)).is_some()
     }
 
     /// The whole body; one that another server sends does not take for ever, nor grow without end.
@@ -136,7 +145,7 @@ impl Transport for InProcess {
             return wire::parse_list(resource, self.send(request).await?.body());
         }
         let (served, params) = self.open(resource, namespace, options, false).await?;
-        let found = list::list(&self.server, &served, namespace, &params).await?;
+        let found = list::list(&self.server.registry, &served, namespace, &params).await?;
         Ok(List {
             items: found.items,
             resource_version: found.resource_version.to_string(),
@@ -154,7 +163,7 @@ impl Transport for InProcess {
             return self.watch_elsewhere(get(resource, namespace, options, true)?).await;
         }
         let (served, params) = self.open(resource, namespace, options, true).await?;
-        let session = watch::start(&self.server, &served, namespace, params).await?;
+        let session = watch::start(&self.server.registry, &served, namespace, params).await?;
         let events = stream::unfold(Some(session), |session| async move {
             let mut session = session?;
             match session.next().await? {

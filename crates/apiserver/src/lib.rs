@@ -5,7 +5,7 @@
 
 mod admission;
 mod aggregator;
-mod allocators;
+
 mod audit;
 mod authn;
 mod authz;
@@ -14,12 +14,16 @@ mod cache;
 mod cluster_ips;
 mod config;
 mod custom_resources;
+mod dial;
 mod discovery;
 mod encryption;
 mod features;
 mod flowcontrol;
+mod handlers;
+mod health;
 mod http;
 mod in_process;
+mod listener;
 mod local_api;
 mod metrics;
 mod outbound;
@@ -29,11 +33,12 @@ mod registry;
 mod reload;
 mod resource_metrics;
 mod server;
+mod state;
 pub mod steps;
-mod storage_limits;
+
 mod stored_objects;
 mod table;
-mod thread_safe;
+mod tls;
 mod webhook;
 
 pub use admission::AdmissionConfig;
@@ -48,11 +53,12 @@ pub use authn::UserInfo;
 pub use authn::options::{Anonymous, Authentication, Oidc, RequestHeader};
 pub use authn::signer::TokenSigner;
 pub use authz::options::{Authorization, Mode as AuthorizationMode};
-pub use config::{Config, ConfigError, Keypair, SYSTEM_VERSION, Version};
+pub use config::{Config, SYSTEM_VERSION, Version};
 pub use encryption::Encryption;
 pub use features::Features;
+pub use http::keypair::{ConfigError, Keypair};
 pub use local_api::LocalApi;
 pub use metrics::of_process as process_metrics;
+pub use registry::storage_limits::storage_options;
 pub use server::{ApiServer, StartError};
-pub use storage_limits::storage_options;
 pub use stored_objects::{StoredObjects, Trouble};

@@ -11,10 +11,9 @@ use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use crate::authz::Attributes;
+use crate::authz::{Attributes, Authorizer};
 use crate::http::output::Answer;
-use crate::registry::Request;
-use crate::server::State;
+use crate::http::request::Request;
 
 /// One group version.
 #[async_trait]
@@ -41,13 +40,17 @@ pub fn resources(api: &dyn LocalApi) -> Value {
 }
 
 /// The API of this group version, if there is one.
-pub fn find<'a>(server: &'a State, group: &str, version: &str) -> Option<&'a Arc<dyn LocalApi>> {
-    server.config.local_apis.iter().find(|api| api.group() == group && api.version() == version)
+pub fn find<'a>(all: &'a [Arc<dyn LocalApi>], group: &str, version: &str) -> Option<&'a Arc<dyn LocalApi>> {
+    all.iter().find(|api| api.group() == group && api.version() == version)
 }
 
 /// Answers a request that is authorized in its namespace. The answer tells about the whole cluster, so the right has to
 /// hold in all namespaces: who may do everything in one may not see the others by asking.
-pub async fn answer(server: &State, api: &dyn LocalApi, request: &Request) -> Result<Answer, StatusError> {
+pub async fn answer(
+    authorizer: &Authorizer,
+    api: &dyn LocalApi,
+    request: &Request,
+) -> Result<Answer, StatusError> {
     let info = &request.info;
     let known = api.resources().iter().find(|(name, _)| *name == info.resource);
     let Some((_, kind)) = known.filter(|_| info.subresource.is_empty()) else {
@@ -67,7 +70,7 @@ pub async fn answer(server: &State, api: &dyn LocalApi, request: &Request) -> Re
         resource: info.resource.clone(),
         ..Attributes::default()
     };
-    server.authorizer.check(&request.user, &everywhere).await?;
+    authorizer.check(&request.user, &everywhere).await?;
     let mut object: Value = serde_json::from_slice(&request.body)
         .map_err(|error| StatusError::bad_request(format!("the body is not a JSON object: {error}")))?;
     let group_version = format!("{}/{}", api.group(), api.version());

@@ -19,7 +19,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::TlsConnector;
 
-use crate::proxy::dial;
+use crate::dial::dial;
 
 /// An answer is not larger than this.
 const MAX_ANSWER: usize = 4 << 20;

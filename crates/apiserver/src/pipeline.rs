@@ -24,26 +24,26 @@ use serde_json::{Value, json};
 use crate::aggregator;
 use crate::audit::{self, Annotations, Source, Trail};
 use crate::authn::impersonation::{self, Mode, Need};
+use crate::authn::x509::Certificate;
 use crate::authn::{ANONYMOUS, MASTERS, UNAUTHENTICATED, UserInfo};
 use crate::authz::Attributes;
-use crate::discovery;
 use crate::flowcontrol::estimate::Known;
 use crate::flowcontrol::{Classified, Seat};
+use crate::handlers::{dispatch, paths};
 use crate::http::body::Body;
 use crate::http::input;
-use crate::http::listener::Certificate;
 use crate::http::negotiate::{self, Form, Format, Negotiated, Offers};
 use crate::http::output::{self, Answer, ListAnswer};
 use crate::http::query::Query;
+use crate::http::request::Request;
 use crate::http::request_info::RequestInfo;
 use crate::http::routes::{self, Writes};
 use crate::http::unreadable;
 use crate::http::yaml::Yaml;
 use crate::local_api;
 use crate::metrics::{Metric, Observed};
-use crate::registry::{Request, RequestParts, dispatch};
 use crate::resource_metrics;
-use crate::server::Inner;
+use crate::state::State;
 use crate::table::IncludeObject;
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -73,7 +73,7 @@ impl Sender {
 
 /// One request that came over the network.
 pub async fn serve(
-    server: Arc<Inner>,
+    server: Arc<State>,
     mut request: http::Request<Incoming>,
     certificate: Certificate,
 ) -> Response<Body> {
@@ -91,7 +91,7 @@ fn wants_upgrade(headers: &HeaderMap) -> bool {
 
 /// One request of a component of this process.
 pub async fn serve_in_process(
-    server: Arc<Inner>,
+    server: Arc<State>,
     request: http::Request<Bytes>,
     user: UserInfo,
 ) -> Response<Body> {
@@ -145,7 +145,7 @@ struct Work {
 }
 
 async fn answer(
-    server: Arc<Inner>,
+    server: Arc<State>,
     parts: Parts,
     body: Payload,
     upgrade: Option<OnUpgrade>,
@@ -306,12 +306,12 @@ impl Drop for Completes {
 
 /// Counts a long-running request for as long as it lives.
 struct LongRunning {
-    server: Arc<Inner>,
+    server: Arc<State>,
     observed: Arc<Observed>,
 }
 
 impl LongRunning {
-    fn begin(server: &Arc<Inner>, observed: &Arc<Observed>) -> Self {
+    fn begin(server: &Arc<State>, observed: &Arc<Observed>) -> Self {
         server.metrics.long_running(observed, 1.0);
         Self { server: Arc::clone(server), observed: Arc::clone(observed) }
     }
@@ -323,16 +323,18 @@ impl Drop for LongRunning {
     }
 }
 
-fn is_served(server: &Inner, info: &RequestInfo) -> bool {
-    let served = server.table.find(&info.group, &info.version, &info.resource);
+fn is_served(server: &State, info: &RequestInfo) -> bool {
+    let served = server.registry.table.find(&info.group, &info.version, &info.resource);
     served.is_some_and(|s| info.subresource.is_empty() || s.resource.subresource(&info.subresource).is_some())
 }
 
-async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Response<Body>, StatusError> {
+async fn carry_out(server: &Arc<State>, work: Work, way: &Way) -> Result<Response<Body>, StatusError> {
     let Work { mut parts, body, upgrade, sender, info, query } = work;
     let peer = sender.peer();
     let user = match sender {
-        Sender::Network(certificate) => server.authentication.request(server, &mut parts, &certificate).await,
+        Sender::Network(certificate) => {
+            server.authentication.request(&server.registry, &mut parts, &certificate).await
+        }
         Sender::Component(user) => Ok(user),
     };
     let unknown = match &user {
@@ -380,7 +382,7 @@ async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Respons
     {
         trail.request_object(requested(server, &info, &parts.headers, &body));
     }
-    let request = Request::new(RequestParts {
+    let request = Request {
         info,
         query,
         raw_path: parts.uri.path().to_owned(),
@@ -392,15 +394,15 @@ async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Respons
         user,
         warnings: Mutex::default(),
         upgrade: Mutex::new(upgrade),
-    });
+    };
     let answer = if request.info.malformed {
         Err(StatusError::path_not_found())
-    } else if let Some(api_service) = aggregator::service_of(server, &request.info.path) {
-        Ok(aggregator::answer(server, &request, &api_service, &way.audit_id).await)
+    } else if let Some(api_service) = aggregator::service_of(&server.aggregator, &request.info.path) {
+        Ok(aggregator::answer(&server.aggregator, &request, &api_service, &way.audit_id).await)
     } else if request.info.is_resource {
         resource(server, &request).await
     } else {
-        discovery::answer(server, &request).await
+        paths::answer(server, &request).await
     };
     // A watch keeps its seat only until it has begun.
     drop(seat);
@@ -425,9 +427,9 @@ fn not_audited(parts: &Parts) -> Response<Body> {
 }
 
 /// Format and form of an answer about a resource.
-fn wanted(server: &Inner, request: &Request) -> Result<Negotiated, StatusError> {
+fn wanted(server: &State, request: &Request) -> Result<Negotiated, StatusError> {
     let info = &request.info;
-    let served = server.table.find(&info.group, &info.version, &info.resource);
+    let served = server.registry.table.find(&info.group, &info.version, &info.resource);
     let custom = served.is_some_and(|served| served.resource.custom().is_some());
     let offers = Offers { forms: has_forms(server, info), messages: !custom };
     negotiate::choose(&request.headers, &request.query, offers)
@@ -440,10 +442,11 @@ fn refused(refusal: &StatusError, headers: &HeaderMap, query: &Query) -> Respons
     response
 }
 
-async fn resource(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
+async fn resource(server: &Arc<State>, request: &Request) -> Result<Answer, StatusError> {
     let (group, version) = (request.info.group.as_str(), request.info.version.as_str());
-    let elsewhere = group == resource_metrics::GROUP || local_api::find(server, group, version).is_some();
-    if !elsewhere && !server.table.has_group_version(&request.info.group, &request.info.version) {
+    let elsewhere = group == resource_metrics::GROUP
+        || local_api::find(&server.config.local_apis, group, version).is_some();
+    if !elsewhere && !server.registry.table.has_group_version(&request.info.group, &request.info.version) {
         if request.info.group.is_empty() {
             return Err(StatusError::path_not_found());
         }
@@ -474,8 +477,8 @@ fn negotiates(info: &RequestInfo) -> bool {
 }
 
 /// What a path of a built-in resource is written as, where it has the verb.
-fn writes(server: &Inner, info: &RequestInfo) -> Option<Writes> {
-    let served = server.table.find(&info.group, &info.version, &info.resource)?;
+fn writes(server: &State, info: &RequestInfo) -> Option<Writes> {
+    let served = server.registry.table.find(&info.group, &info.version, &info.resource)?;
     let resource = &served.resource;
     if resource.custom().is_some() {
         return None;
@@ -496,10 +499,11 @@ fn writes(server: &Inner, info: &RequestInfo) -> Option<Writes> {
 }
 
 /// Whether the answer can be had as a table or as metadata: what a request gives birth to without being stored cannot.
-fn has_forms(server: &Inner, info: &RequestInfo) -> bool {
+fn has_forms(server: &State, info: &RequestInfo) -> bool {
     match info.subresource.as_str() {
         "" if info.verb != "create" => true,
         "" => server
+            .registry
             .table
             .find(&info.group, &info.version, &info.resource)
             .is_none_or(|served| served.resource.is_stored()),
@@ -507,7 +511,7 @@ fn has_forms(server: &Inner, info: &RequestInfo) -> bool {
     }
 }
 
-fn write(server: &Inner, request: &Request, answer: Answer) -> Result<Response<Body>, StatusError> {
+fn write(server: &State, request: &Request, answer: Answer) -> Result<Response<Body>, StatusError> {
     let forms = !matches!(answer, Answer::Value { .. });
     let negotiated = match &answer {
         Answer::Raw(_) => Negotiated::default(),
@@ -516,8 +520,8 @@ fn write(server: &Inner, request: &Request, answer: Answer) -> Result<Response<B
             let offers = Offers { forms, messages: resource.custom().is_none() };
             negotiate::choose(&request.headers, &request.query, offers)?
         }
-        Answer::Watch(session) => {
-            let offers = Offers { forms, messages: session.resource().custom().is_none() };
+        Answer::Watch(watch) => {
+            let offers = Offers { forms, messages: watch.resource().custom().is_none() };
             negotiate::choose(&request.headers, &request.query, offers)?
         }
     };
@@ -546,13 +550,13 @@ fn check_metadata_form(answer: &Answer, negotiated: Negotiated) -> Result<(), St
 }
 
 /// The body as a value, for the audit log.
-fn requested(server: &Inner, info: &RequestInfo, headers: &HeaderMap, body: &Bytes) -> Option<Value> {
+fn requested(server: &State, info: &RequestInfo, headers: &HeaderMap, body: &Bytes) -> Option<Value> {
     if body.is_empty() {
         return None;
     }
     match input::format(headers) {
         Ok(Format::Protobuf) => {
-            let served = server.table.find(&info.group, &info.version, &info.resource)?;
+            let served = server.registry.table.find(&info.group, &info.version, &info.resource)?;
             input::decode(headers, body, &served.resource.types.gvk(), false).ok().map(|d| d.value)
         }
         _ => serde_json::from_slice(body).ok().or_else(|| Yaml::read(body).ok().map(|y| y.value)),
@@ -578,7 +582,7 @@ fn answered(answer: &Answer) -> Option<Value> {
 
 /// Waits for the request's turn; the answer that it gets where there is none.
 async fn take_seat(
-    server: &Arc<Inner>,
+    server: &Arc<State>,
     user: &UserInfo,
     info: &RequestInfo,
     query: &Query,
@@ -622,7 +626,7 @@ struct Turn {
 
 impl Turn {
     /// Without priority and fairness there are two plain limits, which masters are not held to.
-    fn try_take(server: &Arc<Inner>, user: &UserInfo, mutating: bool) -> Option<Self> {
+    fn try_take(server: &Arc<State>, user: &UserInfo, mutating: bool) -> Option<Self> {
         let permit = if user.in_group(MASTERS) {
             None
         } else {
@@ -636,13 +640,13 @@ impl Turn {
 
 /// Counts one request in a gauge for as long as it lives.
 struct Gauge {
-    server: Arc<Inner>,
+    server: Arc<State>,
     metric: Metric,
     kind: &'static str,
 }
 
 impl Gauge {
-    fn begin(server: &Arc<Inner>, metric: Metric, mutating: bool) -> Self {
+    fn begin(server: &Arc<State>, metric: Metric, mutating: bool) -> Self {
         let kind = if mutating { "mutating" } else { "readOnly" };
         server.metrics.add(metric, &[kind], 1.0);
         Self { server: Arc::clone(server), metric, kind }
@@ -666,18 +670,18 @@ fn too_many(way: &Way, retry_after_seconds: u64) -> Response<Body> {
 }
 
 /// What is known of a resource, for those requests whose cost depends on it.
-fn known(server: &Inner, info: &RequestInfo) -> Option<Known> {
+fn known(server: &State, info: &RequestInfo) -> Option<Known> {
     if info.verb == "get" || !info.is_resource {
         return None;
     }
-    let served = server.table.find(&info.group, &info.version, &info.resource)?;
+    let served = server.registry.table.find(&info.group, &info.version, &info.resource)?;
     let (objects, average_bytes, watchers) = served.cache().ok()?.load();
     Some(Known { objects, average_bytes, watchers })
 }
 
 /// The user that the request acts as.
 async fn impersonate(
-    server: &Inner,
+    server: &State,
     user: UserInfo,
     headers: &mut HeaderMap,
     attributes: &Attributes,
@@ -701,7 +705,7 @@ async fn impersonate(
     Err(first.unwrap_or_else(|| StatusError::internal("all impersonation modes failed")))
 }
 
-async fn may_impersonate(server: &Inner, mode: &Mode) -> Result<(), StatusError> {
+async fn may_impersonate(server: &State, mode: &Mode) -> Result<(), StatusError> {
     for need in &mode.needs {
         match need {
             Need::One(need) => server.authorizer.check(&mode.requester, need).await?,

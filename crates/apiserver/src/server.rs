@@ -1,50 +1,51 @@
 //! The server itself: what all requests share, how it starts, serves and stops.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use knarr_api::gates;
-use knarr_apimachinery::clock::Clock;
 use knarr_apimachinery::zpages;
-use knarr_client::{Client, Supervisor};
+use knarr_client::Supervisor;
 use knarr_storage::{RevisionWindow, Store};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admission::{Admission, ChainError, ConfigurationError, read_configuration};
+use crate::admission::{Chain as Admission, ChainError, ConfigurationError, read_configuration};
 use crate::aggregator::{self, Aggregator};
 use crate::audit::Auditor;
-use crate::authn::chain::Chain;
+use crate::authn::UserInfo;
+use crate::authn::chain::Chain as Authentication;
 use crate::authn::service_account::Tokens;
-use crate::authn::{MASTERS, UserInfo};
 use crate::authz::node::NodeAuthorizer;
 use crate::authz::rbac::{Rbac, Sources};
 use crate::authz::{self, Authorizer};
 use crate::bootstrap;
 use crate::cache::{Caches, LoadError};
 use crate::cluster_ips;
-use crate::config::{Config, ConfigError};
+use crate::config::Config;
 use crate::custom_resources::{self, CustomResources};
-use crate::discovery::{Discovery, HealthPace, LogCheck};
+use crate::discovery::Discovery;
 use crate::encryption::{EncryptedStore, EncryptionConfig, KeyServices};
 use crate::flowcontrol::{self, Fairness};
-use crate::http::listener;
-use crate::http::tls::{self, Tls};
-use crate::in_process::InProcess;
+use crate::health::{Health, LogCheck, Pace};
+use crate::http::keypair::ConfigError;
+use crate::in_process::{InProcess, own_client};
+use crate::listener;
 use crate::metrics::{MeteredStore, Metric, Metrics};
-use crate::proxy::Kubelets;
+use crate::proxy::{Dialer, Kubelets, Proxy};
 use crate::registry::event_leases::{self, EventLeases};
 use crate::registry::served::{storage_name, stored_form};
 use crate::registry::table::LiveTable;
+use crate::registry::{self, Registry, Settings};
 use crate::reload::Reloaded;
 use crate::resource_metrics::ResourceMetrics;
+use crate::state::State;
 use crate::steps::{Step, Steps};
-use crate::thread_safe::ThreadSafe;
+use crate::tls;
 use crate::webhook::Webhooks;
 
 /// History is kept for between one and two of these.
@@ -70,63 +71,10 @@ pub enum StartError {
     Missing(&'static str),
 }
 
-/// Metrics in the text format of Prometheus.
-pub type MetricsSource = Box<dyn Fn() -> String + Send + Sync>;
-
-/// What all requests share.
-pub struct State {
-    pub config: Config,
-    pub store: Arc<dyn Store>,
-    pub clock: Arc<dyn Clock>,
-    pub caches: Arc<Caches>,
-    /// What was before this revision has been forgotten by the store.
-    pub compacted: AtomicU64,
-    pub table: LiveTable,
-    pub authorizer: Authorizer,
-    pub tls: Reloaded<Tls>,
-    pub authentication: Chain,
-    pub tokens: Tokens,
-    pub kubelets: Option<Reloaded<Kubelets>>,
-    pub webhooks: Webhooks,
-    pub discovery: Discovery,
-    pub aggregator: Aggregator,
-    pub resource_metrics: ResourceMetrics,
-    pub metrics: Arc<Metrics>,
-    /// What other components of the process have counted, by their name.
-    pub other_metrics: Mutex<BTreeMap<&'static str, MetricsSource>>,
-    /// Runs the server's own loops.
-    pub supervisor: Supervisor,
-    /// Run other components of the process.
-    pub other_supervisors: Mutex<Vec<Supervisor>>,
-    /// What has been done of the start.
-    pub steps: Arc<Steps>,
-    pub log_check: LogCheck,
-    pub health_pace: HealthPace,
-    /// The key services that the encryption of the store depends on, where their health is to be shown.
-    pub key_services: Option<KeyServices>,
-    pub admission: Admission,
-    pub events: EventLeases,
-    pub custom_resources: CustomResources,
-    /// Whose turn it is; `None`: by the plain limits.
-    pub fairness: Option<Arc<Fairness>>,
-    /// Reading and writing requests under way, without priority and fairness.
-    pub inflight: (Arc<Semaphore>, Arc<Semaphore>),
-    pub audit: Arc<Auditor>,
-    /// What `/flagz` and `/statusz` show.
-    pub zpages: zpages::Component,
-    /// Cancelled when the server is about to stop: it is not ready any more.
-    pub leaving: CancellationToken,
-    /// Cancelled when the server stops.
-    pub stop: CancellationToken,
-}
-
-/// What every request and every loop of the server refers to.
-pub type Inner = ThreadSafe<State>;
-
 /// A running API server. Clones share it.
 #[derive(Clone)]
 pub struct ApiServer {
-    inner: Arc<Inner>,
+    inner: Arc<State>,
     /// What is still to be done in the store after the stop.
     leaving: TaskTracker,
 }
@@ -166,108 +114,136 @@ impl ApiServer {
             "start-apiextensions-informers",
             "storage-object-count-tracker-hook",
         ]);
-        let table = LiveTable::new(&config.resources, &caches);
-        let cache = |name: &'static str| caches.get(name).ok_or(StartError::Missing(name));
-        let authorizer = Authorizer {
-            rbac: Rbac::new(Sources {
-                roles: cache("rbac.authorization.k8s.io/roles")?,
-                role_bindings: cache("rbac.authorization.k8s.io/rolebindings")?,
-                cluster_roles: cache("rbac.authorization.k8s.io/clusterroles")?,
-                cluster_role_bindings: cache("rbac.authorization.k8s.io/clusterrolebindings")?,
-            }),
-            node: NodeAuthorizer::new(Arc::clone(&caches), &config.features),
-            steps: authz::config::steps(&config.authorization)?,
-            metrics: Arc::clone(&metrics),
+        let authorizer = Arc::new(authorizer(&config, &caches, &metrics)?);
+        let admission = Arc::new(Admission::new(
+            config.admission.clone(),
+            config.features.clone(),
+            Arc::clone(&authorizer),
+        )?);
+        let registry = Arc::new(Registry {
+            table: LiveTable::new(&config.resources, &caches),
+            store,
             clock: Arc::clone(&clock),
-        };
-        let (metered, ticking) = (Arc::clone(&metrics), Arc::clone(&clock));
-        let audit = Auditor::new(&config.audit, metered, ticking, &supervisor, stop.clone())?;
-        let fairness = config.priority_and_fairness.then(|| {
-            let seats = config.max_requests_inflight + config.max_mutating_requests_inflight;
-            let patience = (config.request_timeout / 4).min(Duration::from_secs(60));
-            let (caches, clock) = (Arc::clone(&caches), Arc::clone(&clock));
-            Arc::new(Fairness::new(seats as u64, patience, caches, clock, Arc::clone(&metrics)))
-        });
-        let inner = Arc::new(Inner::new(State {
-            tls: tls::open(&config)?,
-            authentication: Chain::new(&config.authentication)?,
-            tokens: Tokens::new(&config)?,
-            kubelets: Kubelets::open(&config)?,
-            webhooks: Webhooks::new(Arc::clone(&clock)),
-            discovery: Discovery::new(&config),
-            aggregator: Aggregator::new(&config)?,
-            resource_metrics: ResourceMetrics::default(),
-            other_metrics: Mutex::default(),
-            supervisor,
-            other_supervisors: Mutex::default(),
-            steps,
-            log_check: LogCheck::default(),
-            health_pace: HealthPace::default(),
-            key_services,
-            metrics,
-            admission: Admission::new(&config.admission)?,
+            caches,
+            metrics: Arc::clone(&metrics),
+            settings: Settings {
+                service_cidr: config.service_cidr,
+                node_ports: config.node_ports.clone(),
+                event_ttl: config.event_ttl,
+            },
+            compacted: AtomicU64::new(0),
             events: EventLeases::default(),
-            custom_resources: CustomResources::default(),
+            webhooks: Webhooks::new(Arc::clone(&clock)),
+            admission: Arc::clone(&admission) as Arc<dyn registry::Admission>,
+            permissions: Arc::clone(&authorizer) as Arc<dyn registry::Permissions>,
+            stop: stop.clone(),
+        });
+        let (metered, ticking) = (Arc::clone(&metrics), Arc::clone(&clock));
+        let audit = Arc::new(Auditor::new(&config.audit, metered, ticking, &supervisor, stop.clone())?);
+        let fairness = fairness(&config, &registry);
+        let proxy = Arc::new(Proxy {
+            registry: Arc::clone(&registry),
+            authorizer: Arc::clone(&authorizer),
+            dialer: Arc::new(Dialer { clock: Arc::clone(&clock), kubelets: Kubelets::open(&config)? }),
+            to_own_machine: config.proxies_to_own_machine,
+            upgrades_need_create: config.features.is_on("AuthorizePodWebsocketUpgradeCreatePermission"),
+        });
+        let aggregator = Arc::new(Aggregator::new(
+            &config,
+            Arc::clone(&registry),
+            Arc::clone(&proxy),
+            Arc::clone(&steps),
+        )?);
+        let inner = Arc::new(State {
+            tls: tls::open(&config)?,
+            authentication: Authentication::new(&config.authentication, Tokens::new(&config)?)?,
+            discovery: Discovery::new(&config, Arc::clone(&aggregator), Arc::clone(&metrics)),
+            resource_metrics: ResourceMetrics::new(Arc::clone(&registry), Arc::clone(&proxy)),
+            other_metrics: Mutex::default(),
+            health: Health {
+                registry: Arc::clone(&registry),
+                aggregator: Arc::clone(&aggregator),
+                steps: Arc::clone(&steps),
+                log_check: LogCheck::default(),
+                pace: Pace::default(),
+                key_services,
+                supervisor: supervisor.clone(),
+                others: Mutex::default(),
+                leaving: CancellationToken::new(),
+            },
             fairness: fairness.clone(),
             inflight: (
                 Arc::new(Semaphore::new(config.max_requests_inflight)),
                 Arc::new(Semaphore::new(config.max_mutating_requests_inflight)),
             ),
-            audit: Arc::new(audit),
             zpages: zpages::Component::new(
                 "apiserver",
                 &config.version.git_version,
                 config.flags.clone(),
                 Arc::clone(&clock),
             ),
-            leaving: CancellationToken::new(),
-            store,
-            clock,
-            caches,
-            compacted: AtomicU64::new(0),
-            table,
             authorizer,
-            stop,
+            admission,
+            registry: Arc::clone(&registry),
+            proxy,
+            aggregator: Arc::clone(&aggregator),
+            audit,
+            metrics,
+            clock,
+            stop: stop.clone(),
             config,
-        }));
+        });
         // All of these are parts of the state that was just made.
-        inner.steps.finish(&[
+        steps.finish(&[
             "start-apiserver-admission-initializer",
             "start-encryption-provider-config-automatic-reload",
             "aggregator-reload-proxy-client-cert",
             "max-in-flight-filter",
         ]);
         bootstrap::run(&inner).await.map_err(StartError::Bootstrap)?;
-        custom_resources::start(&inner).await;
-        inner.steps.finish(&["start-apiextensions-controllers"]);
-        supervise(&inner, "custom-resources", custom_resources::run);
+        let custom_resources = Arc::new(CustomResources::new(Arc::clone(&registry), supervisor.clone()));
+        custom_resources::start(&custom_resources).await;
+        steps.finish(&["start-apiextensions-controllers"]);
+        let loops = Loops { supervisor: &supervisor, stop };
+        loops.run("custom-resources", move |stop| custom_resources::run(Arc::clone(&custom_resources), stop));
         let place = bootstrap::join(&inner).await.map_err(StartError::Bootstrap)?;
-        inner.steps.finish(&["bootstrap-controller"]);
+        steps.finish(&["bootstrap-controller"]);
         // Roles and all else that was just written hold from the first request on.
-        if let Ok(revision) = inner.store.current_revision().await {
-            inner.caches.wait_for(revision).await;
+        if let Ok(revision) = registry.store.current_revision().await {
+            registry.caches.wait_for(revision).await;
         }
-        inner.steps.finish(&["storage-readiness", "crd-informer-synced"]);
+        steps.finish(&["storage-readiness", "crd-informer-synced"]);
         let leaving = TaskTracker::new();
         if let Some(place) = place {
             leaving.spawn(bootstrap::endpoints::keep(&inner, place));
         }
         leaving.close();
         if let Some(fairness) = fairness {
-            let shared = Arc::clone(&fairness);
-            supervise(&inner, "priority-and-fairness-seats", move |_, stop| {
+            let (shared, of) = (Arc::clone(&fairness), Arc::clone(&registry));
+            loops.run("priority-and-fairness-seats", move |stop| {
                 flowcontrol::rebalance(Arc::clone(&shared), stop)
             });
-            supervise(&inner, "priority-and-fairness-status", move |server, _| {
-                flowcontrol::maintain_status(server, Arc::clone(&fairness))
+            loops.run("priority-and-fairness-status", move |_| {
+                flowcontrol::maintain_status(Arc::clone(&of), Arc::clone(&fairness))
             });
-            inner.steps.finish(&["priority-and-fairness-config-consumer", "priority-and-fairness-filter"]);
+            steps.finish(&["priority-and-fairness-config-consumer", "priority-and-fairness-filter"]);
         }
-        supervise(&inner, "lease-expiry", |server, _| event_leases::expire(server));
-        supervise(&inner, "store-compaction", |server, _| compact(server));
-        supervise(&inner, "apiservice-availability", aggregator::run);
-        supervise(&inner, "apiservice-registration", |server, _| aggregator::follow_custom(server));
-        supervise(&inner, "repair-cluster-ips", cluster_ips::run);
+        let of = Arc::clone(&registry);
+        loops.run("lease-expiry", move |_| event_leases::expire(Arc::clone(&of)));
+        let of = Arc::clone(&registry);
+        loops.run("store-compaction", move |_| compact(Arc::clone(&of)));
+        let (of, client) = (Arc::clone(&aggregator), own_client(&inner));
+        loops.run("apiservice-availability", move |stop| {
+            aggregator::run(Arc::clone(&of), client.clone(), stop)
+        });
+        let client = own_client(&inner);
+        loops.run("apiservice-registration", move |_| {
+            aggregator::follow_custom(Arc::clone(&aggregator), client.clone())
+        });
+        let client = own_client(&inner);
+        loops.run("repair-cluster-ips", move |stop| {
+            cluster_ips::run(Arc::clone(&registry), client.clone(), Arc::clone(&steps), stop)
+        });
         Ok(Self { inner, leaving })
     }
 
@@ -300,24 +276,24 @@ impl ApiServer {
     /// Shows the tasks of other components of the same process among the checks of `/readyz`. They do not count: a server
     /// answers as well without them.
     pub fn show_tasks(&self, of: &Supervisor) {
-        self.inner.other_supervisors.lock().unwrap_or_else(PoisonError::into_inner).push(of.clone());
+        self.inner.health.others.lock().unwrap_or_else(PoisonError::into_inner).push(of.clone());
     }
 
     /// A step of the start that is not done yet and that the caller does: one of those named in [`crate::steps`].
     pub fn step(&self, name: &'static str) -> Step {
-        self.inner.steps.expect(name)
+        self.inner.health.steps.expect(name)
     }
 
     /// Ends watches, the cache feed and `serve`. The store is left open.
     pub fn stop(&self) {
-        self.inner.leaving.cancel();
+        self.inner.health.leaving.cancel();
         self.inner.stop.cancel();
     }
 
     /// As `stop`, in upstream's order: first the server says that it is not ready, and goes on for a while so that
     /// nobody is sent to it any more.
     pub async fn shut_down(&self) {
-        self.inner.leaving.cancel();
+        self.inner.health.leaving.cancel();
         if !self.inner.config.shutdown_delay.is_zero() {
             self.inner.clock.sleep(self.inner.config.shutdown_delay).await;
         }
@@ -335,21 +311,49 @@ impl ApiServer {
     }
 }
 
-/// Runs a loop of the server until its stop, and again whenever it fails.
-fn supervise<F, Fut>(server: &Arc<Inner>, name: &'static str, run: F)
-where
-    F: Fn(Arc<Inner>, CancellationToken) -> Fut + Send + 'static,
-    Fut: Future<Output = ()> + Send + 'static,
-{
-    let own = Arc::clone(server);
-    server.supervisor.spawn(name, server.stop.clone(), move |stop| run(Arc::clone(&own), stop));
+/// Runs the server's own loops until its stop, each again whenever it fails.
+struct Loops<'a> {
+    supervisor: &'a Supervisor,
+    stop: CancellationToken,
 }
 
-/// The server's own way in, for its loops.
-pub fn own_client(server: &Arc<Inner>) -> Client {
-    let user = UserInfo::new("system:apiserver", &[MASTERS]);
-    let transport = Arc::new(InProcess::new(Arc::clone(server), user));
-    Client::new(transport, Arc::clone(&server.clock), "kube-apiserver").supervised_by(&server.supervisor)
+impl Loops<'_> {
+    fn run<F, Fut>(&self, name: &'static str, run: F)
+    where
+        F: Fn(CancellationToken) -> Fut + Send + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.supervisor.spawn(name, self.stop.clone(), run);
+    }
+}
+
+fn authorizer(
+    config: &Config,
+    caches: &Arc<Caches>,
+    metrics: &Arc<Metrics>,
+) -> Result<Authorizer, StartError> {
+    let cache = |name: &'static str| caches.get(name).ok_or(StartError::Missing(name));
+    Ok(Authorizer {
+        rbac: Rbac::new(Sources {
+            roles: cache("rbac.authorization.k8s.io/roles")?,
+            role_bindings: cache("rbac.authorization.k8s.io/rolebindings")?,
+            cluster_roles: cache("rbac.authorization.k8s.io/clusterroles")?,
+            cluster_role_bindings: cache("rbac.authorization.k8s.io/clusterrolebindings")?,
+        }),
+        node: NodeAuthorizer::new(Arc::clone(caches), &config.features),
+        steps: authz::config::steps(&config.authorization)?,
+        metrics: Arc::clone(metrics),
+        clock: Arc::clone(&config.clock),
+    })
+}
+
+fn fairness(config: &Config, registry: &Registry) -> Option<Arc<Fairness>> {
+    config.priority_and_fairness.then(|| {
+        let seats = config.max_requests_inflight + config.max_mutating_requests_inflight;
+        let patience = (config.request_timeout / 4).min(Duration::from_secs(60));
+        let (caches, clock) = (Arc::clone(&registry.caches), Arc::clone(&registry.clock));
+        Arc::new(Fairness::new(seats as u64, patience, caches, clock, Arc::clone(&registry.metrics)))
+    })
 }
 
 fn show_build(config: &Config, metrics: &Metrics) {
@@ -394,18 +398,18 @@ fn encrypted(
 }
 
 /// Lets the store forget old history, until the server stops.
-async fn compact(server: Arc<Inner>) {
+async fn compact(registry: Arc<Registry>) {
     let mut window = RevisionWindow::default();
     loop {
         tokio::select! {
-            () = server.stop.cancelled() => return,
-            () = server.clock.sleep(COMPACT_EVERY) => {}
+            () = registry.stop.cancelled() => return,
+            () = registry.clock.sleep(COMPACT_EVERY) => {}
         }
-        let done = match server.store.current_revision().await {
+        let done = match registry.store.current_revision().await {
             Ok(revision) => match window.tick(revision) {
                 Some(old) => {
-                    let done = server.store.compact(old).await;
-                    done.map(|()| server.compacted.store(old, Ordering::Release))
+                    let done = registry.store.compact(old).await;
+                    done.map(|()| registry.compacted.store(old, Ordering::Release))
                 }
                 None => Ok(()),
             },

@@ -8,10 +8,10 @@ use knarr_api::resources;
 use knarr_apimachinery::gvk::GroupVersionKind;
 use knarr_apimachinery::schema::{self, validate};
 
-use crate::allocators::service::PORTS;
-use crate::bootstrap::endpoints::MASTER_LEASES;
 use crate::cache::ROOT;
 use crate::encryption::{EncryptionConfig, KMS};
+use crate::registry::allocators::service::PORTS;
+use crate::registry::storage_limits::MASTER_LEASES;
 
 const DEFINITIONS: &str = "/registry/apiextensions.k8s.io/customresourcedefinitions/";
 /// What servers on one etcd know their cluster by.

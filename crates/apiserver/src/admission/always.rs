@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use knarr_apimachinery::status::StatusError;
 
 use super::{Attributes, Operation, Plugin};
-use crate::server::Inner;
+use crate::admission::Context;
 
 pub struct AlwaysAdmit;
 
@@ -31,11 +31,11 @@ impl Plugin for AlwaysDeny {
         true
     }
 
-    async fn mutate(&self, attributes: &mut Attributes<'_>, _: &Inner) -> Result<(), StatusError> {
+    async fn mutate(&self, attributes: &mut Attributes<'_>, _: &Context<'_>) -> Result<(), StatusError> {
         Err(attributes.forbidden("admission control is denying all modifications"))
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, _: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, _: &Context<'_>) -> Result<(), StatusError> {
         Err(attributes.forbidden("admission control is denying all modifications"))
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::limit_ranger::aggregated;
 use super::{Attributes, Operation, Plugin};
-use crate::server::Inner;
+use crate::admission::Context;
 
 pub struct AlwaysPullImages;
 
@@ -23,14 +23,14 @@ impl Plugin for AlwaysPullImages {
         matches!(operation, Operation::Create | Operation::Update)
     }
 
-    async fn mutate(&self, attributes: &mut Attributes<'_>, _: &Inner) -> Result<(), StatusError> {
+    async fn mutate(&self, attributes: &mut Attributes<'_>, _: &Context<'_>) -> Result<(), StatusError> {
         if is_concerned(attributes) {
             pull_always(&mut attributes.object);
         }
         Ok(())
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, _: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, _: &Context<'_>) -> Result<(), StatusError> {
         if !is_concerned(attributes) {
             return Ok(());
         }

@@ -11,9 +11,9 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::{Map, Value, json};
 
 use super::{Attributes, Operation, Plugin};
+use crate::admission::Context;
 use crate::authn::MASTERS;
 use crate::authz;
-use crate::server::Inner;
 
 const GROUP: &str = "certificates.k8s.io";
 const PLURAL: &str = "certificatesigningrequests";
@@ -41,7 +41,7 @@ impl Plugin for CertificateRequestor {
         matches!(operation, Operation::Create | Operation::Update)
     }
 
-    fn complete(&self, attributes: &mut Attributes<'_>, server: &Inner) {
+    fn complete(&self, attributes: &mut Attributes<'_>, context: &Context<'_>) {
         if !is_request(attributes) {
             return;
         }
@@ -56,7 +56,7 @@ impl Plugin for CertificateRequestor {
                 }
             }
             (Operation::Update, "approval" | "status") => {
-                let now = rfc3339(server.clock.now());
+                let now = rfc3339(context.registry.clock.now());
                 fill_times(&mut attributes.object, attributes.old, &now);
             }
             _ => {}
@@ -99,7 +99,7 @@ fn fill_times(object: &mut Value, old: Option<&Value>, now: &str) {
 }
 
 /// Whether the user may `approve`, `sign` or `attest` for this signer, or for all of its domain.
-pub async fn may(server: &Inner, attributes: &Attributes<'_>, verb: &str, signer: &str) -> bool {
+pub async fn may(context: &Context<'_>, attributes: &Attributes<'_>, verb: &str, signer: &str) -> bool {
     let domain = signer.split('/').next().unwrap_or("");
     for name in [signer.to_owned(), format!("{domain}/*")] {
         let wanted = authz::Attributes {
@@ -110,7 +110,7 @@ pub async fn may(server: &Inner, attributes: &Attributes<'_>, verb: &str, signer
             name,
             ..authz::Attributes::default()
         };
-        if server.authorizer.authorize(attributes.user, &wanted).await.is_allowed() {
+        if context.chain.authorizer.authorize(attributes.user, &wanted).await.is_allowed() {
             return true;
         }
     }
@@ -130,12 +130,12 @@ impl Plugin for CertificateApproval {
         operation == Operation::Update
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
         if !is_request(attributes) || attributes.subresource != "approval" {
             return Ok(());
         }
         let signer = attributes.old.map_or("", |old| text(old, "/spec/signerName"));
-        if may(server, attributes, "approve", signer).await {
+        if may(context, attributes, "approve", signer).await {
             return Ok(());
         }
         Err(attributes
@@ -156,7 +156,7 @@ impl Plugin for CertificateSigning {
         operation == Operation::Update
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
         if !is_request(attributes) || attributes.subresource != "status" {
             return Ok(());
         }
@@ -167,7 +167,8 @@ impl Plugin for CertificateSigning {
             attributes.old.is_some_and(|old| part(old, field) != part(&attributes.object, field))
         };
         let signer = attributes.old.map_or("", |old| text(old, "/spec/signerName"));
-        if !(changed("certificate") || changed("conditions")) || may(server, attributes, "sign", signer).await
+        if !(changed("certificate") || changed("conditions"))
+            || may(context, attributes, "sign", signer).await
         {
             return Ok(());
         }
@@ -189,7 +190,7 @@ impl Plugin for CertificateSubjectRestriction {
         operation == Operation::Create
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, _: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, _: &Context<'_>) -> Result<(), StatusError> {
         if !attributes.is(GROUP, PLURAL) {
             return Ok(());
         }

@@ -1,10 +1,11 @@
 //! The plugins that are switched on, and how they run.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use knarr_api::admissionregistration::{mutatingwebhookconfiguration, validatingwebhookconfiguration};
 use knarr_apimachinery::status::StatusError;
-use serde_json::Value;
 
 use super::event_rate_limit::Buckets;
 use super::metrics::{Metrics, Step};
@@ -12,7 +13,9 @@ use super::policy::definitions::Policies;
 use super::policy::{Mutations, Validations};
 use super::webhooks::Configurations;
 use super::{AdmissionConfig, Attributes, PLUGINS, Plugin, Runs};
-use crate::server::Inner;
+use crate::authz::Authorizer;
+use crate::features::Features;
+use crate::registry::{Admission, Registry};
 
 /// Why the plugins cannot run as they are wanted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -29,8 +32,11 @@ pub enum ChainError {
 }
 
 /// The plugins of one server, with what they remember.
-pub struct Admission {
-    chain: Vec<(usize, &'static dyn Plugin)>,
+pub struct Chain {
+    plugins: Vec<(usize, &'static dyn Plugin)>,
+    pub settings: AdmissionConfig,
+    pub features: Features,
+    pub authorizer: Arc<Authorizer>,
     pub metrics: Metrics,
     /// The budgets of EventRateLimit.
     pub events: Buckets,
@@ -40,18 +46,22 @@ pub struct Admission {
     pub validating_policies: Policies<Validations>,
 }
 
-impl Admission {
+impl Chain {
     /// All plugins that are on by default or enabled, less those that are disabled.
-    pub fn new(settings: &AdmissionConfig) -> Result<Self, ChainError> {
-        let (enabled, disabled) = (&settings.enabled[..], &settings.disabled[..]);
-        check_names(enabled, disabled)?;
-        let plugins = PLUGINS.iter().filter(|(d, p)| runs(*d, p.name(), enabled, disabled)).map(|(_, p)| *p);
-        let chain: Vec<_> = plugins.enumerate().collect();
-        let metrics = Metrics::new(chain.iter().map(|(_, p)| p.name()).collect());
+    pub fn new(
+        settings: AdmissionConfig,
+        features: Features,
+        authorizer: Arc<Authorizer>,
+    ) -> Result<Self, ChainError> {
+        let plugins: Vec<_> =
+            chosen(&settings.enabled, &settings.disabled)?.into_iter().enumerate().collect();
+        let metrics = Metrics::new(plugins.iter().map(|(_, p)| p.name()).collect());
         let failed = |plugin| move |why| ChainError::Manifests { plugin, why };
         let folders = &settings.manifests;
         Ok(Self {
-            chain,
+            plugins,
+            features,
+            authorizer,
             metrics,
             events: Buckets::default(),
             mutating: Configurations::new(
@@ -70,14 +80,16 @@ impl Admission {
                 .map_err(failed("MutatingAdmissionPolicy"))?,
             validating_policies: Policies::new(folders.validating_policies.as_deref())
                 .map_err(failed("ValidatingAdmissionPolicy"))?,
+            settings,
         })
     }
+}
 
-    /// The names of the plugins that run, in their order.
-    #[cfg(test)]
-    fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.chain.iter().map(|(_, p)| p.name())
-    }
+/// The plugins that run, in their order.
+fn chosen(enabled: &[String], disabled: &[String]) -> Result<Vec<&'static dyn Plugin>, ChainError> {
+    check_names(enabled, disabled)?;
+    let on = PLUGINS.iter().filter(|(default, plugin)| runs(*default, plugin.name(), enabled, disabled));
+    Ok(on.map(|(_, plugin)| *plugin).collect())
 }
 
 /// Whether the names are those of plugins that can be switched on and off.
@@ -109,76 +121,78 @@ fn runs(default: Runs, name: &str, enabled: &[String], disabled: &[String]) -> b
     }
 }
 
-/// Runs all mutating plugins; again where a webhook or policy changed something that others may want to see.
-pub async fn mutate(attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-    let started = server.clock.monotonic();
-    let mut done = round(attributes, server).await;
-    if done.is_ok() && attributes.reinvoke {
-        attributes.reinvoking = true;
-        done = round(attributes, server).await;
-    }
-    let took = server.clock.monotonic().saturating_sub(started);
-    server.admission.metrics.step(Step::Admit, attributes.operation, done.is_err(), took);
-    done
+/// What plugins work with: the registry that asks, and what the chain itself holds.
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    pub registry: &'a Registry,
+    pub chain: &'a Chain,
 }
 
-/// Where the last plugin ended and the next begins.
+/// The time that each plugin takes.
 struct Laps(Duration);
 
 impl Laps {
-    fn begin(server: &Inner) -> Self {
-        Self(server.clock.monotonic())
+    fn begin(registry: &Registry) -> Self {
+        Self(registry.clock.monotonic())
     }
 
-    fn next(&mut self, server: &Inner) -> Duration {
-        let now = server.clock.monotonic();
+    fn next(&mut self, registry: &Registry) -> Duration {
+        let now = registry.clock.monotonic();
         now.saturating_sub(std::mem::replace(&mut self.0, now))
     }
 }
 
-async fn round(attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-    let (admission, operation) = (&server.admission, attributes.operation);
-    let mut laps = Laps::begin(server);
-    for (index, plugin) in admission.chain.iter().filter(|(_, p)| p.handles(operation)) {
-        let done = plugin.mutate(attributes, server).await;
-        admission.metrics.plugin(*index, Step::Admit, operation, done.is_err(), laps.next(server));
-        done?;
-    }
-    Ok(())
-}
-
-/// After all mutating plugins, and after the strategy prepared what they made of the object.
-pub fn complete(attributes: &mut Attributes<'_>, server: &Inner) {
-    let operation = attributes.operation;
-    for (_, plugin) in server.admission.chain.iter().filter(|(_, p)| p.handles(operation)) {
-        plugin.complete(attributes, server);
+impl Chain {
+    async fn round(&self, registry: &Registry, attributes: &mut Attributes<'_>) -> Result<(), StatusError> {
+        let (context, operation) = (Context { registry, chain: self }, attributes.operation);
+        let mut laps = Laps::begin(registry);
+        for (index, plugin) in self.plugins.iter().filter(|(_, p)| p.handles(operation)) {
+            let done = plugin.mutate(attributes, &context).await;
+            self.metrics.plugin(*index, Step::Admit, operation, done.is_err(), laps.next(registry));
+            done?;
+        }
+        Ok(())
     }
 }
 
-/// Runs all validating plugins.
-pub async fn validate(attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-    let admission = &server.admission;
-    let begun = server.clock.monotonic();
-    let mut laps = Laps(begun);
-    let mut done = Ok(());
-    for (index, plugin) in admission.chain.iter().filter(|(_, p)| p.handles(attributes.operation)) {
-        done = plugin.validate(attributes, server).await;
-        let took = laps.next(server);
-        admission.metrics.plugin(*index, Step::Validate, attributes.operation, done.is_err(), took);
-        if done.is_err() {
-            break;
+#[async_trait]
+impl Admission for Chain {
+    async fn mutate(&self, registry: &Registry, attributes: &mut Attributes<'_>) -> Result<(), StatusError> {
+        let started = registry.clock.monotonic();
+        let mut done = self.round(registry, attributes).await;
+        if done.is_ok() && attributes.reinvoke {
+            attributes.reinvoking = true;
+            done = self.round(registry, attributes).await;
+        }
+        let took = registry.clock.monotonic().saturating_sub(started);
+        self.metrics.step(Step::Admit, attributes.operation, done.is_err(), took);
+        done
+    }
+
+    fn complete(&self, registry: &Registry, attributes: &mut Attributes<'_>) {
+        let (context, operation) = (Context { registry, chain: self }, attributes.operation);
+        for (_, plugin) in self.plugins.iter().filter(|(_, p)| p.handles(operation)) {
+            plugin.complete(attributes, &context);
         }
     }
-    let took = laps.0.saturating_sub(begun);
-    admission.metrics.step(Step::Validate, attributes.operation, done.is_err(), took);
-    done
-}
 
-/// Both phases of a write that no strategy stands between: subresources that are only posted, connects, deletions.
-pub async fn admit(attributes: &mut Attributes<'_>, server: &Inner) -> Result<Value, StatusError> {
-    mutate(attributes, server).await?;
-    validate(attributes, server).await?;
-    Ok(attributes.object.take())
+    async fn validate(&self, registry: &Registry, attributes: &Attributes<'_>) -> Result<(), StatusError> {
+        let context = Context { registry, chain: self };
+        let begun = registry.clock.monotonic();
+        let mut laps = Laps(begun);
+        let mut done = Ok(());
+        for (index, plugin) in self.plugins.iter().filter(|(_, p)| p.handles(attributes.operation)) {
+            done = plugin.validate(attributes, &context).await;
+            let took = laps.next(registry);
+            self.metrics.plugin(*index, Step::Validate, attributes.operation, done.is_err(), took);
+            if done.is_err() {
+                break;
+            }
+        }
+        let took = laps.0.saturating_sub(begun);
+        self.metrics.step(Step::Validate, attributes.operation, done.is_err(), took);
+        done
+    }
 }
 
 #[cfg(test)]
@@ -187,13 +201,8 @@ mod tests {
 
     fn names(enabled: &[&str], disabled: &[&str]) -> Result<Vec<&'static str>, String> {
         let owned = |list: &[&str]| list.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
-        let settings = AdmissionConfig {
-            enabled: owned(enabled),
-            disabled: owned(disabled),
-            ..AdmissionConfig::default()
-        };
-        let admission = Admission::new(&settings).map_err(|e| e.to_string())?;
-        Ok(admission.names().collect())
+        let chosen = chosen(&owned(enabled), &owned(disabled)).map_err(|e| e.to_string())?;
+        Ok(chosen.iter().map(|plugin| plugin.name()).collect())
     }
 
     #[test]

@@ -5,7 +5,7 @@ use knarr_apimachinery::status::StatusError;
 
 use super::certificates::may;
 use super::{Attributes, Operation, Plugin};
-use crate::server::Inner;
+use crate::admission::Context;
 
 pub struct ClusterTrustBundleAttest;
 
@@ -19,7 +19,7 @@ impl Plugin for ClusterTrustBundleAttest {
         matches!(operation, Operation::Create | Operation::Update)
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
         let types = attributes.resource;
         let signer = attributes.object["spec"]["signerName"].as_str().unwrap_or("");
         if (types.group, types.plural) != ("certificates.k8s.io", "clustertrustbundles") || signer.is_empty()
@@ -35,7 +35,7 @@ impl Plugin for ClusterTrustBundleAttest {
             v
         };
         if attributes.old.is_some_and(|old| rest(old) == rest(&attributes.object))
-            || may(server, attributes, "attest", signer).await
+            || may(context, attributes, "attest", signer).await
         {
             return Ok(());
         }

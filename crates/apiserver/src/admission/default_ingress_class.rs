@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use knarr_apimachinery::status::StatusError;
 
 use super::{Attributes, Operation, Plugin, lookup};
-use crate::server::Inner;
+use crate::admission::Context;
 
 pub struct DefaultIngressClass;
 
@@ -23,7 +23,11 @@ impl Plugin for DefaultIngressClass {
         operation == Operation::Create
     }
 
-    async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn mutate(
+        &self,
+        attributes: &mut Attributes<'_>,
+        context: &Context<'_>,
+    ) -> Result<(), StatusError> {
         let ingress = &attributes.object;
         if !attributes.is(GROUP, "ingresses")
             || ingress["spec"]["ingressClassName"].is_string()
@@ -31,7 +35,7 @@ impl Plugin for DefaultIngressClass {
         {
             return Ok(());
         }
-        let classes = lookup::list(server, CLASSES, None)?;
+        let classes = lookup::list(context, CLASSES, None)?;
         if let Some(class) = lookup::default_class(&classes, &IS_DEFAULT) {
             attributes.object["spec"]["ingressClassName"] = class.into();
         }

@@ -7,7 +7,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use super::{Attributes, Operation, Plugin, lookup};
-use crate::server::Inner;
+use crate::admission::Context;
 
 pub struct DefaultStorageClass;
 
@@ -23,11 +23,15 @@ impl Plugin for DefaultStorageClass {
         operation == Operation::Create
     }
 
-    async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn mutate(
+        &self,
+        attributes: &mut Attributes<'_>,
+        context: &Context<'_>,
+    ) -> Result<(), StatusError> {
         if !attributes.is("", "persistentvolumeclaims") || has_class(&attributes.object) {
             return Ok(());
         }
-        let classes = lookup::list(server, CLASSES, None)?;
+        let classes = lookup::list(context, CLASSES, None)?;
         if let Some(class) = lookup::default_class(&classes, &DEFAULT_CLASSES) {
             attributes.object["spec"]["storageClassName"] = class.into();
         }

@@ -5,7 +5,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::{Attributes, Operation, Plugin};
-use crate::server::Inner;
+use crate::admission::Context;
 
 pub struct DefaultTolerationSeconds;
 
@@ -36,9 +36,13 @@ impl Plugin for DefaultTolerationSeconds {
         matches!(operation, Operation::Create | Operation::Update)
     }
 
-    async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn mutate(
+        &self,
+        attributes: &mut Attributes<'_>,
+        context: &Context<'_>,
+    ) -> Result<(), StatusError> {
         if attributes.is("", "pods") {
-            tolerate(&mut attributes.object, server.config.admission.toleration_seconds);
+            tolerate(&mut attributes.object, context.chain.settings.toleration_seconds);
         }
         Ok(())
     }

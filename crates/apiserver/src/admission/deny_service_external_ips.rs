@@ -5,7 +5,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use super::{Attributes, Operation, Plugin};
-use crate::server::Inner;
+use crate::admission::Context;
 
 pub struct DenyServiceExternalIps;
 
@@ -19,7 +19,7 @@ impl Plugin for DenyServiceExternalIps {
         matches!(operation, Operation::Create | Operation::Update)
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, _: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, _: &Context<'_>) -> Result<(), StatusError> {
         if attributes.is("", "services") && adds(&attributes.object, attributes.old) {
             return Err(attributes.forbidden("Use of external IPs is denied by admission control"));
         }

@@ -6,7 +6,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::{Attributes, Operation, Plugin};
-use crate::server::Inner;
+use crate::admission::Context;
 
 pub struct DeviceTaintTimes;
 
@@ -20,9 +20,13 @@ impl Plugin for DeviceTaintTimes {
         matches!(operation, Operation::Create | Operation::Update)
     }
 
-    async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn mutate(
+        &self,
+        attributes: &mut Attributes<'_>,
+        context: &Context<'_>,
+    ) -> Result<(), StatusError> {
         const GROUP: &str = "resource.k8s.io";
-        let now = || json!(Time(server.clock.now()));
+        let now = || json!(Time(context.registry.clock.now()));
         if attributes.is(GROUP, "devicetaintrules") {
             let old = attributes.old.map(|old| &old["spec"]["taint"]);
             if let Some(taint) = attributes.object.pointer_mut("/spec/taint") {

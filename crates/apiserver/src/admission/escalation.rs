@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use knarr_apimachinery::status::StatusError;
 
 use super::{Attributes, Operation, Plugin};
+use crate::admission::Context;
 use crate::authz::escalation;
-use crate::server::Inner;
 
 pub struct Escalation;
 
@@ -19,12 +19,12 @@ impl Plugin for Escalation {
         matches!(operation, Operation::Create | Operation::Update)
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
         if attributes.resource.group != escalation::GROUP {
             return Ok(());
         }
         escalation::check(
-            &server.authorizer,
+            &context.chain.authorizer,
             attributes.user,
             attributes.resource.plural,
             attributes.namespace,

@@ -9,7 +9,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use super::{Attributes, Operation, Plugin};
-use crate::server::Inner;
+use crate::admission::Context;
 
 pub struct EventRateLimit;
 
@@ -113,7 +113,7 @@ impl Plugin for EventRateLimit {
         matches!(operation, Operation::Create | Operation::Update)
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
         if attributes.dry_run || attributes.resource.kind != "Event" {
             return Ok(());
         }
@@ -123,8 +123,8 @@ impl Plugin for EventRateLimit {
             LimitType::User => attributes.user.name.clone(),
             LimitType::SourceAndObject => source_and_object(&attributes.object),
         };
-        let now = server.clock.monotonic();
-        let refused = server.admission.events.charge(&server.config.admission.event_limits, key, now);
+        let now = context.registry.clock.monotonic();
+        let refused = context.chain.events.charge(&context.chain.settings.event_limits, key, now);
         match super::limit_ranger::aggregated(refused) {
             Some(why) => Err(StatusError::too_many_requests(why, 0)),
             None => Ok(()),

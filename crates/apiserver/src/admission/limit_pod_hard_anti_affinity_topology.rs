@@ -5,7 +5,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use super::{Attributes, Operation, Plugin};
-use crate::server::Inner;
+use crate::admission::Context;
 
 pub struct LimitPodHardAntiAffinityTopology;
 
@@ -21,7 +21,7 @@ impl Plugin for LimitPodHardAntiAffinityTopology {
         matches!(operation, Operation::Create | Operation::Update)
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, _: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, _: &Context<'_>) -> Result<(), StatusError> {
         match attributes.is("", "pods").then(|| wide(&attributes.object)).flatten() {
             Some(key) => Err(attributes.forbidden(&format!(
                 "affinity.PodAntiAffinity.RequiredDuringScheduling has TopologyKey {key} but only key {HOSTNAME} is allowed"

@@ -9,7 +9,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::{Attributes, Operation, Plugin, lookup};
-use crate::server::Inner;
+use crate::admission::Context;
 
 pub struct LimitRanger;
 
@@ -28,20 +28,24 @@ impl Plugin for LimitRanger {
         matches!(operation, Operation::Create | Operation::Update)
     }
 
-    async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn mutate(
+        &self,
+        attributes: &mut Attributes<'_>,
+        context: &Context<'_>,
+    ) -> Result<(), StatusError> {
         if is_concerned(attributes) && attributes.resource.plural == "pods" {
-            for range in ranges(attributes, server)? {
+            for range in ranges(attributes, context)? {
                 set_defaults(&mut attributes.object, &range);
             }
         }
         Ok(())
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
         if !is_concerned(attributes) {
             return Ok(());
         }
-        for range in ranges(attributes, server)? {
+        for range in ranges(attributes, context)? {
             let errors = match attributes.resource.plural {
                 "pods" => pod_errors(&attributes.object, &range),
                 _ => claim_errors(&attributes.object, &range),
@@ -65,8 +69,8 @@ fn is_concerned(attributes: &Attributes<'_>) -> bool {
 }
 
 /// From the cache: a limit that is a moment old is as good as one that came a moment later.
-fn ranges(attributes: &Attributes<'_>, server: &Inner) -> Result<Vec<Value>, StatusError> {
-    lookup::list_whole((attributes.request, server), LIMIT_RANGES, Some(attributes.namespace))
+fn ranges(attributes: &Attributes<'_>, context: &Context<'_>) -> Result<Vec<Value>, StatusError> {
+    lookup::list_whole((attributes.request, context), LIMIT_RANGES, Some(attributes.namespace))
 }
 
 fn limits_of<'v>(range: &'v Value, type_: &str) -> impl Iterator<Item = &'v Value> {

@@ -7,46 +7,46 @@ use knarr_apimachinery::selector::Selector;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
-use crate::registry::Request;
+use crate::admission::Context;
+use crate::http::request::Request;
 use crate::registry::served::Served;
 use crate::registry::store;
-use crate::server::Inner;
 
 /// One object; `None` also where the resource is not served.
 pub async fn find(
-    server: &Inner,
+    context: &Context<'_>,
     (group, version, plural): (&str, &str, &str),
     namespace: &str,
     name: &str,
 ) -> Result<Option<Arc<Object>>, StatusError> {
-    let Some(served) = server.table.find(group, version, plural) else { return Ok(None) };
+    let Some(served) = context.registry.table.find(group, version, plural) else { return Ok(None) };
     match served.cache()?.get(&served.cache_key(namespace, name)) {
         Some(held) => Ok(Some(held)),
-        None => Ok(store::read(server, &served, namespace, name).await?.map(|c| c.object)),
+        None => Ok(store::read(context.registry, &served, namespace, name).await?.map(|c| c.object)),
     }
 }
 
 /// As [`find`], as JSON.
 pub async fn value(
-    server: &Inner,
+    context: &Context<'_>,
     resource: (&str, &str, &str),
     namespace: &str,
     name: &str,
 ) -> Result<Option<Value>, StatusError> {
-    let found = find(server, resource, namespace, name).await?;
+    let found = find(context, resource, namespace, name).await?;
     found.map(|o| serde_json::from_slice(&o.json()).map_err(StatusError::internal)).transpose()
 }
 
 /// One object in the version of this resource, as JSON.
 pub async fn in_version(
-    server: &Inner,
+    context: &Context<'_>,
     served: &Served,
     namespace: &str,
     name: &str,
 ) -> Result<Option<Value>, StatusError> {
     let found = match served.cache()?.get(&served.cache_key(namespace, name)) {
         Some(held) => held,
-        None => match store::read(server, served, namespace, name).await? {
+        None => match store::read(context.registry, served, namespace, name).await? {
             Some(current) => current.object,
             None => return Ok(None),
         },
@@ -71,11 +71,11 @@ pub async fn selected(
 
 /// All of a namespace, or of everywhere, as the cache knows them.
 pub fn list(
-    server: &Inner,
+    context: &Context<'_>,
     (group, version, plural): (&str, &str, &str),
     namespace: Option<&str>,
 ) -> Result<Vec<Value>, StatusError> {
-    let Some(served) = server.table.find(group, version, plural) else { return Ok(Vec::new()) };
+    let Some(served) = context.registry.table.find(group, version, plural) else { return Ok(Vec::new()) };
     let objects = served.cache()?.list(namespace);
     Ok(objects.iter().filter_map(|o| serde_json::from_slice(&o.json()).ok()).collect())
 }
@@ -103,14 +103,14 @@ pub fn check_readable(
 
 /// As [`list`], of which nothing may be missing.
 pub fn list_whole(
-    (request, server): (&Request, &Inner),
+    (request, context): (&Request, &Context<'_>),
     resource: (&str, &str, &str),
     namespace: Option<&str>,
 ) -> Result<Vec<Value>, StatusError> {
-    if let Some(served) = server.table.find(resource.0, resource.1, resource.2) {
+    if let Some(served) = context.registry.table.find(resource.0, resource.1, resource.2) {
         check_readable(request, &served, namespace)?;
     }
-    list(server, resource, namespace)
+    list(context, resource, namespace)
 }
 
 /// The default among classes: the newest of those marked by this annotation, of equals the first by name.

@@ -11,7 +11,7 @@ use super::policy::expression::Expression;
 use super::policy::inputs::{self, Inputs};
 use super::policy::questions::Questions;
 use super::webhooks::Invocation;
-use crate::server::Inner;
+use crate::admission::Context;
 
 /// The compiled conditions of one webhook or policy. Compile once, when the configuration is read.
 #[derive(Debug, Default)]
@@ -62,7 +62,7 @@ impl MatchConditions {
         attributes: &Attributes<'_>,
         invocation: &Invocation,
         (object, old): (&Value, &Value),
-        server: &Inner,
+        context: &Context<'_>,
     ) -> Result<bool, String> {
         if self.list.is_empty() {
             return Ok(true);
@@ -78,7 +78,7 @@ impl MatchConditions {
             authorizer: Some(questions.clone()),
             about: inputs::about(attributes),
         };
-        questions.settle(attributes, server, || self.hold(&inputs)).await
+        questions.settle(attributes, context, || self.hold(&inputs)).await
     }
 }
 

@@ -3,7 +3,6 @@
 //! All plugins mutate, in the order of [`PLUGINS`], and a second time where a webhook or policy changed the object and
 //! one that ran before wants to see that. Then the strategy validates the object, then all plugins validate.
 
-mod attributes;
 mod chain;
 mod config;
 mod configuration;
@@ -50,10 +49,8 @@ pub mod webhooks;
 use async_trait::async_trait;
 use knarr_apimachinery::status::StatusError;
 
-use crate::server::Inner;
-
-pub use attributes::{Attributes, Operation, Reinvocation};
-pub use chain::{Admission, ChainError, admit, complete, mutate, validate};
+pub use crate::registry::attributes::{Attributes, Operation, Reinvocation};
+pub use chain::{Chain, ChainError, Context};
 pub use config::AdmissionConfig;
 pub use configuration::{ConfigurationError, read as read_configuration};
 
@@ -66,15 +63,23 @@ pub trait Plugin: Send + Sync {
     fn handles(&self, operation: Operation) -> bool;
 
     /// Changes the object; runs for all plugins before any validates, and perhaps twice.
-    async fn mutate(&self, _attributes: &mut Attributes<'_>, _server: &Inner) -> Result<(), StatusError> {
+    async fn mutate(
+        &self,
+        _attributes: &mut Attributes<'_>,
+        _context: &Context<'_>,
+    ) -> Result<(), StatusError> {
         Ok(())
     }
 
     /// Writes down what no admission plugin may have a say in; runs once, after all have mutated.
-    fn complete(&self, _attributes: &mut Attributes<'_>, _server: &Inner) {}
+    fn complete(&self, _attributes: &mut Attributes<'_>, _context: &Context<'_>) {}
 
     /// Refuses, or does not.
-    async fn validate(&self, _attributes: &Attributes<'_>, _server: &Inner) -> Result<(), StatusError> {
+    async fn validate(
+        &self,
+        _attributes: &Attributes<'_>,
+        _context: &Context<'_>,
+    ) -> Result<(), StatusError> {
         Ok(())
     }
 }

@@ -6,8 +6,8 @@ use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
 
 use super::{Attributes, Operation, Plugin};
+use crate::admission::Context;
 use crate::registry::{metadata, store};
-use crate::server::Inner;
 
 pub struct NamespaceLifecycle;
 
@@ -23,7 +23,11 @@ impl Plugin for NamespaceLifecycle {
         operation != Operation::Connect
     }
 
-    async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn mutate(
+        &self,
+        attributes: &mut Attributes<'_>,
+        context: &Context<'_>,
+    ) -> Result<(), StatusError> {
         let is_namespace = attributes.resource.group.is_empty() && attributes.resource.plural == "namespaces";
         if is_namespace {
             if attributes.operation == Operation::Delete && IMMORTAL.contains(&attributes.name) {
@@ -37,11 +41,11 @@ impl Plugin for NamespaceLifecycle {
         {
             return Ok(());
         }
-        let Some(namespaces) = server.table.find("", "v1", "namespaces") else { return Ok(()) };
+        let Some(namespaces) = context.registry.table.find("", "v1", "namespaces") else { return Ok(()) };
         let phase = match namespaces.cache()?.get(attributes.namespace) {
             Some(held) => held.header().field("status.phase").map(str::to_owned),
             // The cache may not know yet what was created just now.
-            None => match store::read(server, &namespaces, "", attributes.namespace).await? {
+            None => match store::read(context.registry, &namespaces, "", attributes.namespace).await? {
                 Some(current) => current.object.header().field("status.phase").map(str::to_owned),
                 None => {
                     let resource = GroupResource::new("", "namespaces");

@@ -5,17 +5,17 @@ use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
 
 use super::{Attributes, Operation, Plugin, lookup};
-use crate::bootstrap;
-use crate::server::Inner;
+use crate::admission::Context;
+use crate::registry::own;
 
 const NAMESPACES: (&str, &str, &str) = ("", "v1", "namespaces");
 
-async fn is_missing(attributes: &Attributes<'_>, server: &Inner) -> Result<bool, StatusError> {
+async fn is_missing(attributes: &Attributes<'_>, context: &Context<'_>) -> Result<bool, StatusError> {
     let is_namespace = attributes.resource.group.is_empty() && attributes.resource.plural == "namespaces";
     if attributes.namespace.is_empty() || is_namespace {
         return Ok(false);
     }
-    Ok(lookup::find(server, NAMESPACES, "", attributes.namespace).await?.is_none())
+    Ok(lookup::find(context, NAMESPACES, "", attributes.namespace).await?.is_none())
 }
 
 pub struct NamespaceExists;
@@ -30,8 +30,8 @@ impl Plugin for NamespaceExists {
         operation != Operation::Connect
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-        if is_missing(attributes, server).await? {
+    async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
+        if is_missing(attributes, context).await? {
             let resource = GroupResource::new("", "namespaces");
             return Err(StatusError::not_found(&resource, attributes.namespace));
         }
@@ -51,11 +51,15 @@ impl Plugin for NamespaceAutoProvision {
         operation == Operation::Create
     }
 
-    async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-        if attributes.dry_run || !is_missing(attributes, server).await? {
+    async fn mutate(
+        &self,
+        attributes: &mut Attributes<'_>,
+        context: &Context<'_>,
+    ) -> Result<(), StatusError> {
+        if attributes.dry_run || !is_missing(attributes, context).await? {
             return Ok(());
         }
-        bootstrap::ensure_namespace(server, attributes.namespace)
+        own::ensure_namespace(context.registry, attributes.namespace)
             .await
             .map_err(|e| attributes.forbidden(e.message()))
     }

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use knarr_api::certificates::signers::SERVING_ADDRESSES;
 use serde_json::Value;
 
-use super::attributes::text;
+use crate::registry::attributes::text;
 
 /// Why the annotations of a new or changed Node are refused.
 pub fn annotation_problem(new: &Value, old: Option<&Value>) -> Option<String> {

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Attributes, Operation, Plugin, lookup};
-use crate::server::Inner;
+use crate::admission::Context;
 
 pub struct NodeDeclaredFeatureValidator;
 
@@ -28,7 +28,7 @@ impl Plugin for NodeDeclaredFeatureValidator {
         operation == Operation::Update
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
         let pod = &attributes.object;
         let name = pod["spec"]["nodeName"].as_str().unwrap_or("");
         let is_spec = attributes.is("", "pods") || attributes.is_part("", "pods", "resize");
@@ -42,7 +42,7 @@ impl Plugin for NodeDeclaredFeatureValidator {
         if needed.is_empty() {
             return Ok(());
         }
-        let Some(node) = lookup::value(server, ("", "v1", "nodes"), "", name).await? else {
+        let Some(node) = lookup::value(context, ("", "v1", "nodes"), "", name).await? else {
             return Err(attributes.forbidden(&format!("node {name:?} not found")));
         };
         let node = Node::deserialize(&node).unwrap_or_default();

@@ -6,8 +6,8 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use super::{Attributes, Operation, Plugin};
+use crate::admission::Context;
 use crate::authz::{self, Decision};
-use crate::server::Inner;
 
 pub struct OwnerReferencesPermissionEnforcement;
 
@@ -21,7 +21,7 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
         matches!(operation, Operation::Create | Operation::Update)
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
         // A binding or an eviction cannot change owners, and a status update keeps them.
         let pods_part = attributes.resource.group.is_empty()
             && attributes.resource.plural == "pods"
@@ -43,7 +43,7 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
                 name: attributes.name.into(),
                 ..authz::Attributes::default()
             };
-            if let Some(why) = refusal(&server.authorizer.authorize(attributes.user, &delete).await) {
+            if let Some(why) = refusal(&context.chain.authorizer.authorize(attributes.user, &delete).await) {
                 let why = format!("cannot set an ownerRef on a resource you can't delete: {why}, <nil>");
                 return Err(attributes.forbidden(&why));
             }
@@ -53,30 +53,34 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
             return Ok(());
         }
         let anything = finalizers("*", "*", "*", "", "*");
-        if server.authorizer.authorize(attributes.user, &anything).await.is_allowed() {
+        if context.chain.authorizer.authorize(attributes.user, &anything).await.is_allowed() {
             return Ok(());
         }
         for owner in blocking {
-            check_owner(attributes, server, owner).await?;
+            check_owner(attributes, context, owner).await?;
         }
         Ok(())
     }
 }
 
 /// The resources that the owner may be of: all of them must be the user's to finalize.
-async fn check_owner(attributes: &Attributes<'_>, server: &Inner, owner: &Value) -> Result<(), StatusError> {
+async fn check_owner(
+    attributes: &Attributes<'_>,
+    context: &Context<'_>,
+    owner: &Value,
+) -> Result<(), StatusError> {
     let text = |field: &str| owner[field].as_str().unwrap_or("");
     let (api_version, kind) = (text("apiVersion"), text("kind"));
     let of_kind = |s: &&std::sync::Arc<crate::registry::served::Served>| {
         s.resource.types.kind == kind && s.resource.types.api_version() == api_version
     };
     let mut known = false;
-    for served in server.table.snapshot().iter().filter(of_kind) {
+    for served in context.registry.table.snapshot().iter().filter(of_kind) {
         known = true;
         let types = served.resource.types;
         let namespace = if types.namespaced { attributes.namespace } else { "" };
         let wanted = finalizers(types.group, types.version, types.plural, namespace, text("name"));
-        if let Some(why) = refusal(&server.authorizer.authorize(attributes.user, &wanted).await) {
+        if let Some(why) = refusal(&context.chain.authorizer.authorize(attributes.user, &wanted).await) {
             let why = format!(
                 "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: {why}, <nil>"
             );

@@ -7,7 +7,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use super::{Attributes, Operation, Plugin, lookup};
-use crate::server::Inner;
+use crate::admission::Context;
 
 pub struct PersistentVolumeClaimResize;
 
@@ -23,7 +23,7 @@ impl Plugin for PersistentVolumeClaimResize {
         operation == Operation::Update
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
         let Some(old) = attributes.old.filter(|_| attributes.is("", "persistentvolumeclaims")) else {
             return Ok(());
         };
@@ -37,7 +37,7 @@ impl Plugin for PersistentVolumeClaimResize {
         let expands = if class.is_empty() || class != class_of(&attributes.object) {
             false
         } else {
-            let found = lookup::value(server, CLASSES, "", class).await?;
+            let found = lookup::value(context, CLASSES, "", class).await?;
             found.is_some_and(|class| class["allowVolumeExpansion"] == true)
         };
         if expands {

@@ -5,7 +5,7 @@ use knarr_apimachinery::status::StatusError;
 
 use super::storage_object_in_use_protection::protect;
 use super::{Attributes, Operation, Plugin};
-use crate::server::Inner;
+use crate::admission::Context;
 
 pub struct PodGroupProtection;
 
@@ -21,8 +21,12 @@ impl Plugin for PodGroupProtection {
         operation == Operation::Create
     }
 
-    async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-        if attributes.is("scheduling.k8s.io", "podgroups") && server.config.features.is_on("GenericWorkload")
+    async fn mutate(
+        &self,
+        attributes: &mut Attributes<'_>,
+        context: &Context<'_>,
+    ) -> Result<(), StatusError> {
+        if attributes.is("scheduling.k8s.io", "podgroups") && context.chain.features.is_on("GenericWorkload")
         {
             protect(&mut attributes.object, FINALIZER);
         }

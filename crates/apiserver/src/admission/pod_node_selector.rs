@@ -8,7 +8,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::{Attributes, Operation, Plugin, lookup};
-use crate::server::Inner;
+use crate::admission::Context;
 
 pub struct PodNodeSelector;
 
@@ -28,12 +28,16 @@ impl Plugin for PodNodeSelector {
         operation == Operation::Create
     }
 
-    async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn mutate(
+        &self,
+        attributes: &mut Attributes<'_>,
+        context: &Context<'_>,
+    ) -> Result<(), StatusError> {
         if !attributes.is("", "pods") {
             return Ok(());
         }
-        let wanted = of_namespace(attributes, server).await?;
-        check(attributes, server, &wanted)?;
+        let wanted = of_namespace(attributes, context).await?;
+        check(attributes, context, &wanted)?;
         for (key, value) in wanted {
             let selector = &mut attributes.object["spec"]["nodeSelector"];
             if !selector.is_object() {
@@ -44,19 +48,19 @@ impl Plugin for PodNodeSelector {
         Ok(())
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
         if !attributes.is("", "pods") {
             return Ok(());
         }
-        check(attributes, server, &of_namespace(attributes, server).await?)
+        check(attributes, context, &of_namespace(attributes, context).await?)
     }
 }
 
-async fn of_namespace(attributes: &Attributes<'_>, server: &Inner) -> Result<Labels, StatusError> {
-    let namespace = lookup::value(server, ("", "v1", "namespaces"), "", attributes.namespace).await?;
+async fn of_namespace(attributes: &Attributes<'_>, context: &Context<'_>) -> Result<Labels, StatusError> {
+    let namespace = lookup::value(context, ("", "v1", "namespaces"), "", attributes.namespace).await?;
     let namespace = namespace
         .ok_or_else(|| StatusError::not_found(&GroupResource::new("", "namespaces"), attributes.namespace))?;
-    let default = server.config.admission.node_selectors.get(CLUSTER_DEFAULT);
+    let default = context.chain.settings.node_selectors.get(CLUSTER_DEFAULT);
     let annotated = namespace["metadata"]["annotations"][ANNOTATION].as_str();
     parse(annotated.or(default.map(String::as_str)).unwrap_or("")).map_err(StatusError::internal)
 }
@@ -71,14 +75,14 @@ pub(super) fn parse(selector: &str) -> Result<Labels, String> {
     Ok(labels)
 }
 
-fn check(attributes: &Attributes<'_>, server: &Inner, wanted: &Labels) -> Result<(), StatusError> {
+fn check(attributes: &Attributes<'_>, context: &Context<'_>, wanted: &Labels) -> Result<(), StatusError> {
     let own = &attributes.object["spec"]["nodeSelector"];
     let conflicts = wanted.iter().any(|(k, v)| own[k.as_str()].as_str().is_some_and(|o| o != v));
     if conflicts {
         let why = "pod node label selector conflicts with its namespace node label selector";
         return Err(attributes.forbidden(why));
     }
-    let allowed = server.config.admission.node_selectors.get(attributes.namespace).map(String::as_str);
+    let allowed = context.chain.settings.node_selectors.get(attributes.namespace).map(String::as_str);
     let allowed = parse(allowed.unwrap_or("")).map_err(StatusError::internal)?;
     if !allowed.is_empty() && !within(own, &allowed) {
         return Err(

@@ -8,7 +8,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use super::{Attributes, Operation, Plugin, lookup};
-use crate::server::Inner;
+use crate::admission::Context;
 
 pub struct PodResizeValidator;
 
@@ -22,14 +22,14 @@ impl Plugin for PodResizeValidator {
         operation == Operation::Update
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
         let pod = &attributes.object;
         let name = pod["spec"]["nodeName"].as_str().unwrap_or("");
         let unchanged = attributes.old.is_none_or(|old| generation(old) == generation(pod));
         if !attributes.is_part("", "pods", "resize") || name.is_empty() || unchanged {
             return Ok(());
         }
-        let Some(node) = lookup::value(server, ("", "v1", "nodes"), "", name).await? else {
+        let Some(node) = lookup::value(context, ("", "v1", "nodes"), "", name).await? else {
             return Err(attributes.forbidden(&format!("node {name:?} not found")));
         };
         let Some((why, reason)) = refusal(pod, &node) else { return Ok(()) };

@@ -5,7 +5,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::{Attributes, Operation, Plugin, lookup};
-use crate::server::Inner;
+use crate::admission::Context;
 
 pub struct PodTopologyLabels;
 
@@ -21,7 +21,11 @@ impl Plugin for PodTopologyLabels {
         operation == Operation::Create
     }
 
-    async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn mutate(
+        &self,
+        attributes: &mut Attributes<'_>,
+        context: &Context<'_>,
+    ) -> Result<(), StatusError> {
         let types = attributes.resource;
         let node = match (types.group, types.plural, attributes.subresource) {
             ("", "pods", "") => attributes.object["spec"]["nodeName"].as_str(),
@@ -31,7 +35,7 @@ impl Plugin for PodTopologyLabels {
             _ => None,
         };
         let Some(node) = node.filter(|n| !n.is_empty()) else { return Ok(()) };
-        if let Some(node) = lookup::find(server, ("", "v1", "nodes"), "", node).await? {
+        if let Some(node) = lookup::find(context, ("", "v1", "nodes"), "", node).await? {
             label(&mut attributes.object, |key| node.header().label(key));
         }
         Ok(())

@@ -7,8 +7,8 @@ use serde_json::Value;
 use std::sync::Arc;
 
 use super::{Attributes, Operation, Plugin};
+use crate::admission::Context;
 use crate::registry::store;
-use crate::server::Inner;
 
 pub struct Priority;
 
@@ -24,10 +24,14 @@ impl Plugin for Priority {
         matches!(operation, Operation::Create | Operation::Update)
     }
 
-    async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn mutate(
+        &self,
+        attributes: &mut Attributes<'_>,
+        context: &Context<'_>,
+    ) -> Result<(), StatusError> {
         let group = attributes.is("scheduling.k8s.io", "podgroups")
             && attributes.old.is_none()
-            && server.config.features.is_on("GenericWorkload");
+            && context.chain.features.is_on("GenericWorkload");
         if !group && !attributes.is("", "pods") {
             return Ok(());
         }
@@ -43,20 +47,20 @@ impl Plugin for Priority {
         }
         let name = attributes.object["spec"]["priorityClassName"].as_str().unwrap_or("").to_owned();
         let class = if name.is_empty() {
-            default_class(server)?
+            default_class(context)?
         } else {
-            Some(named(attributes, server, &name).await?)
+            Some(named(attributes, context, &name).await?)
         };
         if group { apply_to_group(attributes, class.as_deref()) } else { apply(attributes, class.as_deref()) }
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
         if !attributes.is("scheduling.k8s.io", "priorityclasses")
             || attributes.object["globalDefault"] != true
         {
             return Ok(());
         }
-        match default_class(server)? {
+        match default_class(context)? {
             Some(other) if other.metadata.name.as_deref() != Some(attributes.name) => {
                 let other = other.metadata.name.as_deref().unwrap_or("");
                 Err(attributes.forbidden(&format!(
@@ -116,13 +120,13 @@ fn apply_to_group(attributes: &mut Attributes<'_>, class: Option<&PriorityClass>
 
 async fn named(
     attributes: &Attributes<'_>,
-    server: &Inner,
+    context: &Context<'_>,
     name: &str,
 ) -> Result<Arc<PriorityClass>, StatusError> {
-    if let Some(served) = server.table.find("scheduling.k8s.io", "v1", "priorityclasses") {
+    if let Some(served) = context.registry.table.find("scheduling.k8s.io", "v1", "priorityclasses") {
         let held = match served.cache()?.get(name) {
             Some(held) => Some(held),
-            None => store::read(server, &served, "", name).await?.map(|c| c.object),
+            None => store::read(context.registry, &served, "", name).await?.map(|c| c.object),
         };
         if let Some(class) = held.and_then(|o| o.typed::<PriorityClass>().ok()) {
             return Ok(class);
@@ -132,8 +136,8 @@ async fn named(
 }
 
 /// The class for pods that name none: of several the lowest, as upstream picks.
-fn default_class(server: &Inner) -> Result<Option<Arc<PriorityClass>>, StatusError> {
-    let Some(served) = server.table.find("scheduling.k8s.io", "v1", "priorityclasses") else {
+fn default_class(context: &Context<'_>) -> Result<Option<Arc<PriorityClass>>, StatusError> {
+    let Some(served) = context.registry.table.find("scheduling.k8s.io", "v1", "priorityclasses") else {
         return Ok(None);
     };
     let all = served.cache()?.list(None);

@@ -8,8 +8,8 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::{Map, Value};
 
 use super::{Attributes, Operation, Plugin, lookup};
+use crate::admission::Context;
 use crate::registry::update;
-use crate::server::Inner;
 
 pub struct ResourceQuota;
 
@@ -25,14 +25,14 @@ impl Plugin for ResourceQuota {
         matches!(operation, Operation::Create | Operation::Update)
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
         let types = attributes.resource;
         if attributes.namespace.is_empty() || (types.group.is_empty() && types.plural == "namespaces") {
             return Ok(());
         }
         let Some(evaluator) = Evaluator::of(types.group, types.plural) else { return Ok(()) };
-        let limited = &server.config.admission.limited_resources;
-        let quotas = lookup::list_whole((attributes.request, server), QUOTAS, Some(attributes.namespace))?;
+        let limited = &context.chain.settings.limited_resources;
+        let quotas = lookup::list_whole((attributes.request, context), QUOTAS, Some(attributes.namespace))?;
         if quotas.is_empty() && limited.is_empty() {
             return Ok(());
         }
@@ -47,7 +47,7 @@ impl Plugin for ResourceQuota {
             subresource: attributes.subresource,
             new: &attributes.object,
             old: attributes.old,
-            now: server.clock.now(),
+            now: context.registry.clock.now(),
         };
         // All that the cache knows must agree before any of them is charged.
         let all: Vec<&Value> = quotas.iter().collect();
@@ -55,7 +55,7 @@ impl Plugin for ResourceQuota {
         for index in changed.into_keys() {
             if let Some(quota) = quotas.get(index) {
                 let name = quota["metadata"]["name"].as_str().unwrap_or("");
-                charge_one(attributes, server, name, &charge).await?;
+                charge_one(attributes, context, name, &charge).await?;
             }
         }
         Ok(())
@@ -73,17 +73,17 @@ fn refused(attributes: &Attributes<'_>, refusal: Refusal) -> StatusError {
 /// rehearsal looks at the same state, and leaves it.
 async fn charge_one(
     attributes: &Attributes<'_>,
-    server: &Inner,
+    context: &Context<'_>,
     name: &str,
     charge: &Charge<'_>,
 ) -> Result<(), StatusError> {
-    let Some(served) = server.table.find(QUOTAS.0, QUOTAS.1, QUOTAS.2) else { return Ok(()) };
+    let Some(served) = context.registry.table.find(QUOTAS.0, QUOTAS.1, QUOTAS.2) else { return Ok(()) };
     let change = |current: Value| {
         let used = check(&[&current], charge, &[]).map_err(|r| refused(attributes, r))?;
         Ok(with_used(&current, &used))
     };
     let (namespace, dry_run) = (attributes.namespace, attributes.dry_run);
-    match update::modify_raw(server, &served, namespace, name, dry_run, &change).await {
+    match update::modify_raw(context.registry, &served, namespace, name, dry_run, &change).await {
         // A quota that was deleted meanwhile limits nothing.
         Err(error) if error.is_not_found() => Ok(()),
         other => other.map(|_| ()),

@@ -6,7 +6,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::{Attributes, Operation, Plugin, lookup};
-use crate::server::Inner;
+use crate::admission::Context;
 
 pub struct RuntimeClass;
 
@@ -23,22 +23,26 @@ impl Plugin for RuntimeClass {
         operation == Operation::Create
     }
 
-    async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn mutate(
+        &self,
+        attributes: &mut Attributes<'_>,
+        context: &Context<'_>,
+    ) -> Result<(), StatusError> {
         if !attributes.is("", "pods") {
             return Ok(());
         }
-        let Some(class) = class(attributes, server).await? else { return Ok(()) };
+        let Some(class) = class(attributes, context).await? else { return Ok(()) };
         if let Err(why) = apply(&mut attributes.object, &class) {
             return Err(attributes.forbidden(&why));
         }
         Ok(())
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
         if !attributes.is("", "pods") {
             return Ok(());
         }
-        let class = class(attributes, server).await?.unwrap_or_default();
+        let class = class(attributes, context).await?.unwrap_or_default();
         let (wanted, given) = (&class["overhead"]["podFixed"], &attributes.object["spec"]["overhead"]);
         if class["overhead"].is_object() {
             if list(wanted) != list(given) {
@@ -52,13 +56,13 @@ impl Plugin for RuntimeClass {
     }
 }
 
-async fn class(attributes: &Attributes<'_>, server: &Inner) -> Result<Option<Value>, StatusError> {
+async fn class(attributes: &Attributes<'_>, context: &Context<'_>) -> Result<Option<Value>, StatusError> {
     let Some(name) = attributes.object["spec"]["runtimeClassName"].as_str() else { return Ok(None) };
     // Where runtime classes are not served at all, their names are the runtime's own business.
-    if server.table.find(CLASSES.0, CLASSES.1, CLASSES.2).is_none() {
+    if context.registry.table.find(CLASSES.0, CLASSES.1, CLASSES.2).is_none() {
         return Ok(None);
     }
-    let found = lookup::value(server, CLASSES, "", name).await?;
+    let found = lookup::value(context, CLASSES, "", name).await?;
     match found {
         Some(class) => Ok(Some(class)),
         None => Err(attributes.forbidden(&format!("pod rejected: RuntimeClass {name:?} not found"))),

@@ -10,8 +10,8 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::{Attributes, Operation, Plugin};
+use crate::admission::Context;
 use crate::authn::service_account::find;
-use crate::server::Inner;
 
 pub struct ServiceAccount;
 
@@ -36,7 +36,11 @@ impl Plugin for ServiceAccount {
         matches!(operation, Operation::Create | Operation::Update)
     }
 
-    async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn mutate(
+        &self,
+        attributes: &mut Attributes<'_>,
+        context: &Context<'_>,
+    ) -> Result<(), StatusError> {
         if !is_creation(attributes) || is_mirror(&attributes.object) {
             return Ok(());
         }
@@ -46,7 +50,7 @@ impl Plugin for ServiceAccount {
             spec["serviceAccount"] = DEFAULT.into();
         }
         let name = spec["serviceAccountName"].as_str().unwrap_or("").to_owned();
-        let account = account(attributes, server, &name).await?;
+        let account = account(attributes, context, &name).await?;
         let spec = &mut attributes.object["spec"];
         let automount = spec["automountServiceAccountToken"].as_bool();
         if automount.or(account.automount_service_account_token).unwrap_or(true) {
@@ -60,7 +64,7 @@ impl Plugin for ServiceAccount {
         Ok(())
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
         let update = attributes.operation == Operation::Update;
         let debugged = update && attributes.is_part("", "pods", "ephemeralcontainers");
         if !is_creation(attributes) && !debugged {
@@ -76,7 +80,7 @@ impl Plugin for ServiceAccount {
             let why = format!("no service account specified for pod {namespace}/{own}");
             return Err(attributes.forbidden(&why));
         }
-        let account = account(attributes, server, name).await?;
+        let account = account(attributes, context, name).await?;
         let annotations = account.metadata.annotations.as_ref();
         let enforced = annotations.and_then(|a| a.get(ENFORCE_SECRETS));
         // As Go reads a boolean.
@@ -187,15 +191,15 @@ pub fn is_mirror(pod: &Value) -> bool {
 
 async fn account(
     attributes: &Attributes<'_>,
-    server: &Inner,
+    context: &Context<'_>,
     name: &str,
 ) -> Result<Arc<core::ServiceAccount>, StatusError> {
     let attempts = if name == DEFAULT { ATTEMPTS } else { 1 };
     for attempt in 0..attempts {
         if attempt > 0 {
-            server.clock.sleep(PAUSE).await;
+            context.registry.clock.sleep(PAUSE).await;
         }
-        if let Some(found) = find(server, "serviceaccounts", attributes.namespace, name).await {
+        if let Some(found) = find(context.registry, "serviceaccounts", attributes.namespace, name).await {
             return found.typed().map_err(StatusError::internal);
         }
     }

@@ -5,7 +5,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::{Attributes, Operation, Plugin};
-use crate::server::Inner;
+use crate::admission::Context;
 
 pub struct StorageObjectInUseProtection;
 
@@ -19,7 +19,7 @@ impl Plugin for StorageObjectInUseProtection {
         operation == Operation::Create
     }
 
-    async fn mutate(&self, attributes: &mut Attributes<'_>, _: &Inner) -> Result<(), StatusError> {
+    async fn mutate(&self, attributes: &mut Attributes<'_>, _: &Context<'_>) -> Result<(), StatusError> {
         let types = attributes.resource;
         let finalizer = match (types.group, types.plural, attributes.subresource) {
             ("", "persistentvolumes", "") => "kubernetes.io/pv-protection",

@@ -5,7 +5,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::{Attributes, Operation, Plugin};
-use crate::server::Inner;
+use crate::admission::Context;
 
 pub struct TaintNodesByCondition;
 
@@ -21,7 +21,7 @@ impl Plugin for TaintNodesByCondition {
         operation == Operation::Create
     }
 
-    async fn mutate(&self, attributes: &mut Attributes<'_>, _: &Inner) -> Result<(), StatusError> {
+    async fn mutate(&self, attributes: &mut Attributes<'_>, _: &Context<'_>) -> Result<(), StatusError> {
         if attributes.is("", "nodes") {
             taint(&mut attributes.object);
         }

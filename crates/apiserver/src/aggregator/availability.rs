@@ -17,9 +17,8 @@ use knarr_client::{Client, Error, Event, Informers, Lister};
 use tokio_util::sync::CancellationToken;
 
 use super::remote::{Failure, get, url};
-use super::{Remote, documents};
+use super::{Aggregator, Remote, documents};
 use crate::metrics::Metric;
-use crate::server::{Inner, own_client};
 
 /// How often a server is asked again, whether it answers or not; one that does not is asked sooner at first.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -35,49 +34,50 @@ const DISCOVERED: [&str; 3] =
 struct Unasked(Mutex<BTreeSet<String>>);
 
 impl Unasked {
-    fn new(server: &Inner, lister: &Lister<APIService>) -> Self {
+    fn new(aggregator: &Aggregator, lister: &Lister<APIService>) -> Self {
         let all = lister.list();
         let names = all.iter().filter(|a| service_name(a).is_some()).map(|a| a.name().to_owned());
         let unasked = Self(Mutex::new(names.collect()));
-        unasked.asked(server, "");
+        unasked.asked(aggregator, "");
         unasked
     }
 
-    fn asked(&self, server: &Inner, name: &str) {
+    fn asked(&self, aggregator: &Aggregator, name: &str) {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         names.remove(name);
         if names.is_empty() {
-            server.steps.finish(&DISCOVERED);
+            aggregator.steps.finish(&DISCOVERED);
         }
     }
 }
 
 /// Runs until `stop`.
-pub async fn run(server: Arc<Inner>, stop: CancellationToken) {
-    let client = own_client(&server);
+pub async fn run(aggregator: Arc<Aggregator>, client: Client, stop: CancellationToken) {
     let informers = Informers::new(client.clone(), stop.clone());
-    let queue: Arc<WorkQueue<String>> = WorkQueue::new(Arc::clone(&server.clock));
+    let queue: Arc<WorkQueue<String>> = WorkQueue::new(Arc::clone(&aggregator.registry.clock));
     let api_services = informers.informer::<APIService>();
     let on_change = Arc::clone(&queue);
-    let (of_change, left) = (Arc::clone(&server), api_services.lister());
+    let (of_change, left) = (Arc::clone(&aggregator), api_services.lister());
     api_services.add_handler(move |event| {
         let object = event.object();
         if let Event::Deleted(_) = event {
-            of_change.aggregator.set(object.name(), None);
+            of_change.set(object.name(), None);
             on_change.add(object.name().to_owned());
             // The others are told anew.
-            of_change.metrics.clear(Metric::UnavailableApiServices);
+            of_change.registry.metrics.clear(Metric::UnavailableApiServices);
             for other in left.list() {
                 match service_name(&other) {
                     Some(_) => on_change.add(other.name().to_owned()),
-                    None => of_change.metrics.set(Metric::UnavailableApiServices, &[other.name()], 0.0),
+                    None => {
+                        of_change.registry.metrics.set(Metric::UnavailableApiServices, &[other.name()], 0.0)
+                    }
                 }
             }
         } else if service_name(object).is_some() {
             on_change.add(object.name().to_owned());
         } else {
             // What this server answers itself is there.
-            of_change.metrics.set(Metric::UnavailableApiServices, &[object.name()], 0.0);
+            of_change.registry.metrics.set(Metric::UnavailableApiServices, &[object.name()], 0.0);
             on_change.add(object.name().to_owned());
         }
     });
@@ -100,16 +100,16 @@ pub async fn run(server: Arc<Inner>, stop: CancellationToken) {
     if !informers.wait_synced().await {
         return;
     }
-    server.steps.finish(&["apiservice-status-remote-available-controller"]);
-    let unasked = Arc::new(Unasked::new(&server, &lister));
+    aggregator.steps.finish(&["apiservice-status-remote-available-controller"]);
+    let unasked = Arc::new(Unasked::new(&aggregator, &lister));
     let again = Arc::clone(&queue);
     let reconcile = move |name: String| {
-        let (server, client, lister, queue) =
-            (Arc::clone(&server), client.clone(), lister.clone(), Arc::clone(&again));
+        let (aggregator, client, lister, queue) =
+            (Arc::clone(&aggregator), client.clone(), lister.clone(), Arc::clone(&again));
         let unasked = Arc::clone(&unasked);
         async move {
-            let reconciled = reconcile(&server, &client, &lister, &queue, &name).await;
-            unasked.asked(&server, &name);
+            let reconciled = reconcile(&aggregator, &client, &lister, &queue, &name).await;
+            unasked.asked(&aggregator, &name);
             reconciled
         }
     };
@@ -131,7 +131,7 @@ fn enqueue(queue: &WorkQueue<String>, lister: &Lister<APIService>, namespace: &s
 }
 
 async fn reconcile(
-    server: &Inner,
+    aggregator: &Aggregator,
     client: &Client,
     lister: &Lister<APIService>,
     queue: &WorkQueue<String>,
@@ -139,25 +139,25 @@ async fn reconcile(
 ) -> knarr_client::Result<()> {
     let found = lister.get("", name).filter(|a| service_name(a).is_some());
     let Some(api_service) = found else {
-        server.aggregator.set(name, None);
+        aggregator.set(name, None);
         return Ok(());
     };
     queue.add_after(name.to_owned(), AGAIN);
-    let (condition, retry) = match check(server, &api_service).await {
+    let (condition, retry) = match check(aggregator, &api_service).await {
         Ok(remote) => {
-            server.aggregator.set(name, Some(remote));
+            aggregator.set(name, Some(remote));
             (condition("True", "Passed", "all checks passed"), None)
         }
         Err(failure) => {
             let spec = api_service.spec.clone().unwrap_or_default();
-            server.aggregator.set_stale(name, spec.group.as_deref(), spec.version.as_deref());
+            aggregator.set_stale(name, spec.group.as_deref(), spec.version.as_deref());
             // A missing Service or address shows itself when it is there.
             let retry = (failure.reason.as_deref() == Some(UNANSWERED)).then(|| failure.message.clone());
             (failure, retry.flatten())
         }
     };
-    count(server, &api_service, &condition);
-    if let Some(changed) = with_condition(&api_service, condition, server.clock.now()) {
+    count(aggregator, &api_service, &condition);
+    if let Some(changed) = with_condition(&api_service, condition, aggregator.registry.clock.now()) {
         match client.update_status(&changed).await {
             // The informer will tell of what has changed meanwhile.
             Err(error) if error.is_conflict() || error.is_not_found() => {}
@@ -168,13 +168,13 @@ async fn reconcile(
 }
 
 /// Tells the metrics.
-fn count(server: &Inner, api_service: &APIService, now: &APIServiceCondition) {
+fn count(aggregator: &Aggregator, api_service: &APIService, now: &APIServiceCondition) {
     let (name, is_available) = (api_service.name(), now.status == "True");
     let unavailable = if is_available { 0.0 } else { 1.0 };
-    server.metrics.set(Metric::UnavailableApiServices, &[name], unavailable);
+    aggregator.registry.metrics.set(Metric::UnavailableApiServices, &[name], unavailable);
     if !is_available && is_available_in(api_service) {
         let reason = now.reason.as_deref().unwrap_or("UnknownReason");
-        server.metrics.increment(Metric::UnavailableApiServiceCount, &[name, reason]);
+        aggregator.registry.metrics.increment(Metric::UnavailableApiServiceCount, &[name, reason]);
     }
 }
 
@@ -220,11 +220,11 @@ fn with_condition(
 }
 
 /// Asks the server for its resources, and on success for its further documents.
-async fn check(server: &Inner, api_service: &APIService) -> Result<Remote, APIServiceCondition> {
+async fn check(aggregator: &Aggregator, api_service: &APIService) -> Result<Remote, APIServiceCondition> {
     let spec = api_service.spec.clone().unwrap_or_default();
-    let (path, answer) = discover(server, api_service, &spec).await;
+    let (path, answer) = discover(aggregator, api_service, &spec).await;
     let failed = |why: String| condition("False", UNANSWERED, &why);
-    let url = url(server, api_service, &path);
+    let url = url(aggregator, api_service, &path);
     let missing = "failing or missing response from";
     let body = match answer {
         Err(Failure::Missing(why)) => return Err(condition("False", why.reason, &why.message)),
@@ -236,13 +236,13 @@ async fn check(server: &Inner, api_service: &APIService) -> Result<Remote, APISe
     };
     let (group, version) = (spec.group.unwrap_or_default(), spec.version.unwrap_or_default());
     let resources = documents::resources(&group, &version, &body);
-    let openapi_v3 = openapi_v3(server, api_service, &group, &version).await;
-    let openapi_v2 = openapi_v2(server, api_service, &group, &version).await;
+    let openapi_v3 = openapi_v3(aggregator, api_service, &group, &version).await;
+    let openapi_v2 = openapi_v2(aggregator, api_service, &group, &version).await;
     Ok(Remote { group, version, resources, openapi_v3, openapi_v2, stale: false })
 }
 
 async fn discover(
-    server: &Inner,
+    aggregator: &Aggregator,
     api_service: &APIService,
     spec: &APIServiceSpec,
 ) -> (String, Result<(u16, bytes::Bytes), Failure>) {
@@ -251,13 +251,18 @@ async fn discover(
         "" => format!("/api/{version}"),
         group => format!("/apis/{group}/{version}"),
     };
-    let answer = get(server, api_service, &path, "application/json").await;
+    let answer = get(aggregator, api_service, &path, "application/json").await;
     (path, answer)
 }
 
 /// Where the document is, from the server's index.
-async fn openapi_v3(server: &Inner, api_service: &APIService, group: &str, version: &str) -> Option<String> {
-    let (status, body) = get(server, api_service, "/openapi/v3", "application/json").await.ok()?;
+async fn openapi_v3(
+    aggregator: &Aggregator,
+    api_service: &APIService,
+    group: &str,
+    version: &str,
+) -> Option<String> {
+    let (status, body) = get(aggregator, api_service, "/openapi/v3", "application/json").await.ok()?;
     if status != 200 {
         return None;
     }
@@ -269,12 +274,12 @@ async fn openapi_v3(server: &Inner, api_service: &APIService, group: &str, versi
 }
 
 async fn openapi_v2(
-    server: &Inner,
+    aggregator: &Aggregator,
     api_service: &APIService,
     group: &str,
     version: &str,
 ) -> Option<serde_json::Value> {
-    let (status, body) = get(server, api_service, "/openapi/v2", "application/json").await.ok()?;
+    let (status, body) = get(aggregator, api_service, "/openapi/v2", "application/json").await.ok()?;
     if status != 200 {
         return None;
     }

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
+use super::Aggregator;
 use super::priorities::{self, CUSTOM};
 use super::{Remote, api_services};
-use crate::server::Inner;
 
 /// What legacy discovery of a group version says, as aggregated discovery does.
 pub fn resources(group: &str, version: &str, list: &[u8]) -> Vec<Value> {
@@ -50,9 +50,9 @@ pub fn resources(group: &str, version: &str, list: &[u8]) -> Vec<Value> {
 struct Order(BTreeMap<(String, String), (i32, i32)>);
 
 impl Order {
-    fn of(server: &Inner) -> Self {
+    fn of(aggregator: &Aggregator) -> Self {
         let mut map = BTreeMap::new();
-        for api_service in api_services(server) {
+        for api_service in api_services(aggregator) {
             let Some(spec) = &api_service.spec else { continue };
             let key = (spec.group.clone().unwrap_or_default(), spec.version.clone().unwrap_or_default());
             map.insert(key, (spec.group_priority_minimum, spec.version_priority));
@@ -117,9 +117,9 @@ fn list_of<'a>(value: &'a mut Value, field: &str) -> &'a mut Vec<Value> {
 }
 
 /// `APIGroupDiscoveryList` of all groups but the core one.
-pub fn merge_discovery(server: &Inner, mut list: Value) -> Value {
-    let remotes = server.aggregator.remotes();
-    let order = Order::of(server);
+pub fn merge_discovery(aggregator: &Aggregator, mut list: Value) -> Value {
+    let remotes = aggregator.remotes();
+    let order = Order::of(aggregator);
     let name: fn(&Value) -> &str = |g| g["metadata"]["name"].as_str().unwrap_or("");
     let items = list_of(&mut list, "items");
     for (group, remotes) in of_groups(&remotes) {
@@ -145,14 +145,14 @@ pub fn merge_discovery(server: &Inner, mut list: Value) -> Value {
 }
 
 /// `APIGroupList`.
-pub fn merge_groups(server: &Inner, mut list: Value) -> Value {
-    let order = Order::of(server);
+pub fn merge_groups(aggregator: &Aggregator, mut list: Value) -> Value {
+    let order = Order::of(aggregator);
     let name: fn(&Value) -> &str = |g| g["name"].as_str().unwrap_or("");
     let mut remote: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for (group, version) in server.aggregator.local() {
+    for (group, version) in aggregator.local() {
         remote.entry(group.to_owned()).or_default().insert(version.to_owned());
     }
-    for api_service in api_services(server) {
+    for api_service in api_services(aggregator) {
         let Some(spec) = api_service.spec.as_ref().filter(|s| s.service.is_some()) else { continue };
         let group = spec.group.clone().unwrap_or_default();
         if !group.is_empty() {
@@ -192,8 +192,8 @@ pub fn merge_group(groups: &Value, group: &str) -> Option<Value> {
 }
 
 /// The index of OpenAPI v3 documents.
-pub fn merge_openapi_index(server: &Inner, mut index: Value) -> Value {
-    for remote in server.aggregator.remotes() {
+pub fn merge_openapi_index(aggregator: &Aggregator, mut index: Value) -> Value {
+    for remote in aggregator.remotes() {
         if let Some(url) = &remote.openapi_v3 {
             let path = format!("apis/{}/{}", remote.group, remote.version);
             index["paths"][path] = json!({"serverRelativeURL": url});
@@ -203,8 +203,8 @@ pub fn merge_openapi_index(server: &Inner, mut index: Value) -> Value {
 }
 
 /// The OpenAPI v2 document: definitions that are here already stay as they are.
-pub fn merge_openapi_v2(server: &Inner, mut document: Value) -> Value {
-    for remote in server.aggregator.remotes() {
+pub fn merge_openapi_v2(aggregator: &Aggregator, mut document: Value) -> Value {
+    for remote in aggregator.remotes() {
         let Some(theirs) = &remote.openapi_v2 else { continue };
         for field in ["definitions", "paths"] {
             let own = document[field].as_object_mut();

@@ -15,10 +15,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use serde_json::Value;
 
-use crate::config::{Config, ConfigError};
+use crate::config::Config;
+use crate::http::keypair::ConfigError;
 use crate::local_api::{self, LocalApi};
+use crate::proxy::Proxy;
+use crate::registry::Registry;
 use crate::resource_metrics;
-use crate::server::Inner;
+use crate::steps::Steps;
 
 pub use availability::run;
 pub use documents::{merge_discovery, merge_group, merge_groups, merge_openapi_index, merge_openapi_v2};
@@ -28,6 +31,9 @@ pub use route::{answer, answer_document, service_of};
 
 /// What is known of the servers behind APIServices.
 pub struct Aggregator {
+    registry: Arc<Registry>,
+    proxy: Arc<Proxy>,
+    steps: Arc<Steps>,
     /// With which the other servers are called.
     identity: Identity,
     /// By the APIService's name.
@@ -70,7 +76,12 @@ impl Remote {
 }
 
 impl Aggregator {
-    pub fn new(config: &Config) -> Result<Self, ConfigError> {
+    pub fn new(
+        config: &Config,
+        registry: Arc<Registry>,
+        proxy: Arc<Proxy>,
+        steps: Arc<Steps>,
+    ) -> Result<Self, ConfigError> {
         let metrics = (resource_metrics::GROUP, resource_metrics::VERSION, resource_metrics::resources());
         let of = |api: &Arc<dyn LocalApi>| (api.group(), api.version(), local_api::resources(&**api));
         let local: BTreeMap<_, _> = std::iter::once(metrics)
@@ -80,6 +91,9 @@ impl Aggregator {
             })
             .collect();
         Ok(Self {
+            registry,
+            proxy,
+            steps,
             identity: Identity::new(config)?,
             remotes: Mutex::new(local.clone()),
             local,
@@ -138,7 +152,9 @@ impl Aggregator {
 }
 
 /// All APIServices, from the watch cache.
-fn api_services(server: &Inner) -> Vec<Arc<APIService>> {
-    let Some(cache) = server.caches.get("apiregistration.k8s.io/apiservices") else { return Vec::new() };
+fn api_services(aggregator: &Aggregator) -> Vec<Arc<APIService>> {
+    let Some(cache) = aggregator.registry.caches.get("apiregistration.k8s.io/apiservices") else {
+        return Vec::new();
+    };
     cache.list(None).iter().filter_map(|o| o.typed::<APIService>().ok()).collect()
 }

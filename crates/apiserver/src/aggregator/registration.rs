@@ -9,10 +9,9 @@ use knarr_api::kind::Kind;
 use knarr_client::Client;
 use serde_json::{Value, json};
 
-use super::api_services;
 use super::availability::is_available_in;
 use super::priorities::{self, CUSTOM};
-use crate::server::{Inner, own_client};
+use super::{Aggregator, api_services};
 
 /// `onstart`: kept as it should be at each start; `true`: kept at all times.
 const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
@@ -41,11 +40,11 @@ pub fn register(group_versions: impl Iterator<Item = (String, String)>) -> Vec<V
 }
 
 /// Names of APIServices of built-in groups that are not there or do not say that they are available.
-pub fn unregistered(server: &Inner) -> Vec<String> {
-    let table = server.table.snapshot();
+pub fn unregistered(aggregator: &Aggregator) -> Vec<String> {
+    let table = aggregator.registry.table.snapshot();
     let built_in = table.iter().filter(|s| s.resource.custom().is_none());
     let served = built_in.map(|s| (s.resource.types.group.to_owned(), s.resource.types.version.to_owned()));
-    let available: BTreeSet<String> = api_services(server)
+    let available: BTreeSet<String> = api_services(aggregator)
         .into_iter()
         .filter(|a| is_available_in(a))
         .map(|a| a.name().to_owned())
@@ -56,23 +55,22 @@ pub fn unregistered(server: &Inner) -> Vec<String> {
 }
 
 /// Keeps the APIServices of custom resources as their definitions are, until the server stops.
-pub async fn follow_custom(server: Arc<Inner>) {
-    let client = own_client(&server);
+pub async fn follow_custom(aggregator: Arc<Aggregator>, client: Client) {
     loop {
-        match reconcile_custom(&server, &client).await {
-            Ok(()) => server.steps.finish(&["kube-apiserver-autoregistration"]),
+        match reconcile_custom(&aggregator, &client).await {
+            Ok(()) => aggregator.steps.finish(&["kube-apiserver-autoregistration"]),
             Err(error) => tracing::warn!(%error, "APIServices of custom resources are not up to date"),
         }
         tokio::select! {
-            () = server.stop.cancelled() => return,
-            () = server.table.changed() => {}
+            () = aggregator.registry.stop.cancelled() => return,
+            () = aggregator.registry.table.changed() => {}
         }
     }
 }
 
 /// Groups and versions of all definitions.
-fn custom(server: &Inner) -> BTreeSet<(String, String)> {
-    let Some(cache) = server.caches.get("apiextensions.k8s.io/customresourcedefinitions") else {
+fn custom(aggregator: &Aggregator) -> BTreeSet<(String, String)> {
+    let Some(cache) = aggregator.registry.caches.get("apiextensions.k8s.io/customresourcedefinitions") else {
         return BTreeSet::new();
     };
     let mut all = BTreeSet::new();
@@ -91,9 +89,9 @@ fn custom(server: &Inner) -> BTreeSet<(String, String)> {
     all
 }
 
-async fn reconcile_custom(server: &Inner, client: &Client) -> knarr_client::Result<()> {
-    let wanted = custom(server);
-    let present = api_services(server);
+async fn reconcile_custom(aggregator: &Aggregator, client: &Client) -> knarr_client::Result<()> {
+    let wanted = custom(aggregator);
+    let present = api_services(aggregator);
     for (group, version) in &wanted {
         let name = format!("{version}.{group}");
         if present.iter().any(|a| a.name() == name) {

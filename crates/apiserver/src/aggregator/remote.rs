@@ -14,13 +14,13 @@ use knarr_tls::Roots;
 use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use super::Aggregator;
 use super::resolve::{Missing, Reference, resolve};
 use crate::authn::UserInfo;
-use crate::config::{Config, ConfigError};
-use crate::http::tls;
-use crate::proxy::{Backend, connect_plainly};
+use crate::config::Config;
+use crate::http::keypair::{self, ConfigError};
+use crate::proxy::Backend;
 use crate::reload::Reloaded;
-use crate::server::Inner;
 
 /// Documents longer than this are not taken from other servers.
 const MAX_DOCUMENT: usize = 32 * 1024 * 1024;
@@ -35,7 +35,7 @@ impl Identity {
     pub fn new(config: &Config) -> Result<Self, ConfigError> {
         const WHAT: &str = "the proxy client certificate";
         let (given, files) = (config.proxy_client.as_ref(), config.proxy_client_files.as_ref());
-        let pair = tls::follow(given, files, WHAT, |pair| tls::keypair(pair, WHAT))?;
+        let pair = keypair::follow(given, files, WHAT, |pair| keypair::keypair(pair, WHAT))?;
         Ok(Self { pair })
     }
 
@@ -68,15 +68,17 @@ pub enum Failure {
 }
 
 /// Where the server behind an APIService is; the APIService must have a Service.
-pub fn backend(server: &Inner, api_service: &APIService) -> Result<Backend, Failure> {
+pub fn backend(aggregator: &Aggregator, api_service: &APIService) -> Result<Backend, Failure> {
     let spec = api_service.spec.clone().unwrap_or_default();
     let reference = spec.service.clone().unwrap_or_default();
     let (namespace, name) = (reference.namespace.unwrap_or_default(), reference.name.unwrap_or_default());
     let port = reference.port.unwrap_or(443);
     let to = Reference { namespace: &namespace, name: &name, port };
-    let service = server.caches.get("core/services").and_then(|c| c.get(&format!("{namespace}/{name}")));
+    let service =
+        aggregator.registry.caches.get("core/services").and_then(|c| c.get(&format!("{namespace}/{name}")));
     let service = service.and_then(|o| o.typed::<Service>().ok());
-    let slices: Vec<Arc<EndpointSlice>> = server
+    let slices: Vec<Arc<EndpointSlice>> = aggregator
+        .registry
         .caches
         .get("discovery.k8s.io/endpointslices")
         .map(|c| c.list(Some(&namespace)))
@@ -85,9 +87,9 @@ pub fn backend(server: &Inner, api_service: &APIService) -> Result<Backend, Fail
         .filter(|o| o.header().label("kubernetes.io/service-name") == Some(name.as_str()))
         .filter_map(|o| o.typed::<EndpointSlice>().ok())
         .collect();
-    let choice = server.clock.monotonic().subsec_nanos() as usize;
+    let choice = aggregator.registry.clock.monotonic().subsec_nanos() as usize;
     let (address, number) = resolve(to, service.as_deref(), &slices, choice).map_err(Failure::Missing)?;
-    let tls = server.aggregator.identity.tls(&spec, &*server.clock).map_err(Failure::Other)?;
+    let tls = aggregator.identity.tls(&spec, &*aggregator.registry.clock).map_err(Failure::Other)?;
     Ok(Backend::Tls {
         address: address.to_owned(),
         port: number,
@@ -97,10 +99,11 @@ pub fn backend(server: &Inner, api_service: &APIService) -> Result<Backend, Fail
 }
 
 /// Where upstream would call the server: by its Service's address.
-pub fn url(server: &Inner, api_service: &APIService, path: &str) -> String {
+pub fn url(aggregator: &Aggregator, api_service: &APIService, path: &str) -> String {
     let reference = api_service.spec.clone().unwrap_or_default().service.unwrap_or_default();
     let (namespace, name) = (reference.namespace.unwrap_or_default(), reference.name.unwrap_or_default());
-    let service = server.caches.get("core/services").and_then(|c| c.get(&format!("{namespace}/{name}")));
+    let service =
+        aggregator.registry.caches.get("core/services").and_then(|c| c.get(&format!("{namespace}/{name}")));
     let spec = service.and_then(|o| o.typed::<Service>().ok()).and_then(|s| s.spec.clone());
     let spec = spec.unwrap_or_default();
     let host = match spec.type_.as_deref() {
@@ -158,25 +161,25 @@ fn escaped(key: &str) -> String {
 
 /// GET, as the aggregator itself. The status and the body of any answer; redirects are not followed.
 pub async fn get(
-    server: &Inner,
+    aggregator: &Aggregator,
     api_service: &APIService,
     path: &str,
     accept: &'static str,
 ) -> Result<(u16, Bytes), Failure> {
-    let backend = backend(server, api_service)?;
+    let backend = backend(aggregator, api_service)?;
     tokio::select! {
-        answer = get_from(server, &backend, path, accept) => answer.map_err(Failure::Other),
-        () = server.clock.sleep(ANSWER_WITHIN) => Err(Failure::Other("context deadline exceeded".to_owned())),
+        answer = get_from(aggregator, &backend, path, accept) => answer.map_err(Failure::Other),
+        () = aggregator.registry.clock.sleep(ANSWER_WITHIN) => Err(Failure::Other("context deadline exceeded".to_owned())),
     }
 }
 
 async fn get_from(
-    server: &Inner,
+    aggregator: &Aggregator,
     backend: &Backend,
     path: &str,
     accept: &'static str,
 ) -> Result<(u16, Bytes), String> {
-    let (mut sender, authority) = connect_plainly(server, backend).await?;
+    let (mut sender, authority) = aggregator.proxy.dialer.connect(backend).await?;
     let mut request = http::Request::get(path).body(Full::new(Bytes::new())).map_err(|e| e.to_string())?;
     let headers = request.headers_mut();
     headers.insert(ACCEPT, HeaderValue::from_static(accept));

@@ -5,23 +5,23 @@ use std::sync::Arc;
 use http::header::{HeaderMap, HeaderValue};
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 
+use super::Aggregator;
 use super::availability::is_available_in;
 use super::remote::{backend, set_user, user_headers};
 use crate::http::output::Answer;
 use crate::http::query::decode_bytes;
+use crate::http::request::Request;
 use crate::proxy::{self, Location};
-use crate::registry::Request;
-use crate::server::Inner;
 
 /// The APIService whose server answers requests for this path, if it is not this one.
-pub fn service_of(server: &Inner, path: &str) -> Option<Arc<APIService>> {
+pub fn service_of(aggregator: &Aggregator, path: &str) -> Option<Arc<APIService>> {
     let mut parts = path.trim_start_matches('/').split('/');
     let name = match (parts.next()?, parts.next()?) {
         ("api", version) => format!("{version}."),
         ("apis", group) => format!("{}.{group}", parts.next()?),
         _ => return None,
     };
-    let object = server.caches.get("apiregistration.k8s.io/apiservices")?.get(&name)?;
+    let object = aggregator.registry.caches.get("apiregistration.k8s.io/apiservices")?.get(&name)?;
     let api_service = object.typed::<APIService>().ok()?;
     api_service.spec.as_ref()?.service.as_ref()?;
     Some(api_service)
@@ -33,26 +33,26 @@ fn unavailable() -> Answer {
 
 /// Passes the request on, under this id for the audit logs of both servers.
 pub async fn answer(
-    server: &Arc<Inner>,
+    aggregator: &Arc<Aggregator>,
     request: &Request,
     api_service: &APIService,
     audit_id: &str,
 ) -> Answer {
     let query = request.raw_query.as_deref().map(|q| format!("?{q}")).unwrap_or_default();
     let path = proxy::escape(&decode_bytes(&request.raw_path, false));
-    pass(server, request, api_service, format!("{path}{query}"), audit_id).await
+    pass(aggregator, request, api_service, format!("{path}{query}"), audit_id).await
 }
 
 /// The OpenAPI v3 document of a group version that another server serves: `rest` is `apis/GROUP/VERSION`.
-pub async fn answer_document(server: &Arc<Inner>, request: &Request, rest: &str) -> Option<Answer> {
-    let api_service = service_of(server, rest)?;
+pub async fn answer_document(aggregator: &Arc<Aggregator>, request: &Request, rest: &str) -> Option<Answer> {
+    let api_service = service_of(aggregator, rest)?;
     let query = request.raw_query.as_deref().map(|q| format!("?{q}")).unwrap_or_default();
     let path = proxy::escape(format!("/openapi/v3/{rest}").as_bytes());
-    Some(pass(server, request, &api_service, format!("{path}{query}"), "").await)
+    Some(pass(aggregator, request, &api_service, format!("{path}{query}"), "").await)
 }
 
 async fn pass(
-    server: &Arc<Inner>,
+    aggregator: &Arc<Aggregator>,
     request: &Request,
     api_service: &APIService,
     path: String,
@@ -61,7 +61,7 @@ async fn pass(
     if !is_available_in(api_service) {
         return unavailable();
     }
-    let to = match backend(server, api_service) {
+    let to = match backend(aggregator, api_service) {
         Ok(to) => to,
         Err(error) => {
             tracing::warn!(?error, name = ?api_service.metadata.name, "cannot reach an aggregated API server");
@@ -89,6 +89,6 @@ async fn pass(
             }
         }
     };
-    let passed = proxy::pass(server, request, &location, told).await;
+    let passed = proxy::pass(&aggregator.proxy, request, &location, told).await;
     passed.unwrap_or_else(|error| Answer::text(503, format!("error trying to reach service: {error}\n")))
 }

@@ -2,7 +2,6 @@
 //!
 //! Anything on a request's way may leave a note with [`annotate`]; the pipeline keeps the request's [`Trail`].
 
-mod annotations;
 mod batch;
 mod event;
 mod legacy;
@@ -21,10 +20,10 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::ConfigError;
+pub use crate::http::annotations::{Annotations, collect};
+use crate::http::keypair::ConfigError;
 use crate::metrics::{Metric, Metrics};
 use crate::reload::Reloaded;
-pub use annotations::{Annotations, annotate, collect};
 use batch::Bucket;
 use log::Log;
 use options::{Audit, Batch, Truncate};

@@ -7,18 +7,20 @@ use serde_json::Value;
 use super::issuer::{Issuer, config};
 use super::options::{Anonymous, Authentication};
 use super::request_header::Refused;
+use super::service_account::Tokens;
 use super::token_file::TokenFile;
 use super::webhook::TokenWebhook;
 use super::{Authenticated, UserInfo, bearer, bootstrap_token, request_header, service_account};
-use crate::config::ConfigError;
-use crate::http::listener::Certificate;
+use crate::authn::x509::Certificate;
+use crate::http::keypair::ConfigError;
 use crate::http::query::decode;
 use crate::metrics::Metric;
+use crate::registry::Registry;
 use crate::reload::Reloaded;
-use crate::server::Inner;
 
-/// All authenticators beside client certificates and service-account tokens.
+/// All authenticators.
 pub struct Chain {
+    pub tokens: Tokens,
     options: Authentication,
     token_file: Option<Reloaded<TokenFile>>,
     issuers: Reloaded<Issuers>,
@@ -48,7 +50,7 @@ fn issuers(options: &Authentication) -> Result<Reloaded<Issuers>, String> {
 }
 
 impl Chain {
-    pub fn new(options: &Authentication) -> Result<Self, ConfigError> {
+    pub fn new(options: &Authentication, tokens: Tokens) -> Result<Self, ConfigError> {
         let unusable = |what: &'static str| move |why: String| ConfigError::Unusable { what, why };
         let token_file = options.token_file.iter().map(|path| {
             Reloaded::open(vec![path.clone()], |texts| {
@@ -62,29 +64,29 @@ impl Chain {
             .iter()
             .map(|file| TokenWebhook::new(file, &options.webhook_version, options.webhook_cache_ttl));
         let webhook = webhook.into_iter().next().transpose().map_err(unusable("the token webhook"))?;
-        Ok(Self { options: options.clone(), token_file, issuers, webhook })
+        Ok(Self { tokens, options: options.clone(), token_file, issuers, webhook })
     }
 
     /// Who sent the request. Credentials are taken out of the headers.
     pub async fn request(
         &self,
-        server: &Inner,
+        registry: &Registry,
         parts: &mut Parts,
         certificate: &Certificate,
     ) -> Result<UserInfo, StatusError> {
-        let started = server.clock.monotonic();
-        let outcome = self.attempt(server, parts, certificate).await;
+        let started = registry.clock.monotonic();
+        let outcome = self.attempt(registry, parts, certificate).await;
         let result = match &outcome {
             Ok(Some(_)) => "success",
             Ok(None) => "failure",
             Err(_) => "error",
         };
-        let took = server.clock.monotonic().saturating_sub(started).as_secs_f64();
-        server.metrics.increment(Metric::AuthenticationAttempts, &[result]);
-        server.metrics.record(Metric::AuthenticationDuration, &[result], took);
+        let took = registry.clock.monotonic().saturating_sub(started).as_secs_f64();
+        registry.metrics.increment(Metric::AuthenticationAttempts, &[result]);
+        registry.metrics.record(Metric::AuthenticationDuration, &[result], took);
         match outcome {
             Ok(Some(user)) => {
-                server.metrics.increment(Metric::AuthenticatedUsers, &[shown(&user.name)]);
+                registry.metrics.increment(Metric::AuthenticatedUsers, &[shown(&user.name)]);
                 Ok(user)
             }
             Ok(None) => Err(StatusError::unauthorized()),
@@ -97,14 +99,14 @@ impl Chain {
 
     async fn attempt(
         &self,
-        server: &Inner,
+        registry: &Registry,
         parts: &mut Parts,
         certificate: &Certificate,
     ) -> Result<Option<UserInfo>, String> {
         let mut errors = Vec::new();
         // Whoever the sender turns out to be: nothing behind may pass the token on.
         let token = bearer::take(&mut parts.headers);
-        if let Some(proxy) = certificate.proxy.as_ref().and_then(|proxy| proxy.user(server.clock.now())) {
+        if let Some(proxy) = certificate.proxy.as_ref().and_then(|proxy| proxy.user(registry.clock.now())) {
             match request_header::user(&self.options.request_header, &proxy.name, &mut parts.headers) {
                 Ok(Some(user)) => return Ok(Some(user)),
                 Ok(None) => {}
@@ -114,10 +116,10 @@ impl Chain {
         }
         match &certificate.client {
             None => {}
-            Some(Ok(identity)) => match identity.user(server.clock.now()) {
+            Some(Ok(identity)) => match identity.user(registry.clock.now()) {
                 Some(user) if !user.name.is_empty() => {
-                    let left = identity.seconds_left(server.clock.now());
-                    server.metrics.record(Metric::ClientCertificateExpiration, &[], left);
+                    let left = identity.seconds_left(registry.clock.now());
+                    registry.metrics.record(Metric::ClientCertificateExpiration, &[], left);
                     return Ok(Some(UserInfo::clone(user)));
                 }
                 Some(_) => {}
@@ -126,7 +128,7 @@ impl Chain {
             Some(Err(refused)) => errors.push(refused.to_string()),
         }
         match token {
-            Ok(Some(token)) => match self.token(server, &token, &server.tokens.audiences).await {
+            Ok(Some(token)) => match self.token(registry, &token, &self.tokens.audiences).await {
                 Ok(Some(found)) => return Ok(Some(found.user)),
                 Ok(None) => errors.push("invalid bearer token".into()),
                 Err(error) => errors.push(format!("[invalid bearer token, {error}]")),
@@ -137,7 +139,7 @@ impl Chain {
         if !errors.is_empty() {
             return Err(errors.join(", "));
         }
-        let configured = self.issuers.get(&*server.clock);
+        let configured = self.issuers.get(&*registry.clock);
         let anonymous = configured.anonymous.as_ref().unwrap_or(&self.options.anonymous);
         Ok(anonymous.admits(&decode(parts.uri.path(), false)).then(UserInfo::anonymous))
     }
@@ -145,37 +147,37 @@ impl Chain {
     /// Whose token it is; `None` if nobody knows it.
     pub async fn token(
         &self,
-        server: &Inner,
+        registry: &Registry,
         token: &str,
         audiences: &[String],
     ) -> Result<Option<Authenticated>, String> {
         // Tokens that say nothing of audiences are for this server.
         let ours = || -> Option<Vec<String>> {
-            let ours = &server.tokens.audiences;
+            let ours = &self.tokens.audiences;
             let both: Vec<String> = audiences.iter().filter(|a| ours.contains(a)).cloned().collect();
             (!both.is_empty()).then_some(both)
         };
         let mut errors = Vec::new();
         if let Some(file) = &self.token_file
-            && let Some(user) = file.get(&*server.clock).user(token)
+            && let Some(user) = file.get(&*registry.clock).user(token)
             && let Some(audiences) = ours()
         {
             return Ok(Some(Authenticated { user, audiences }));
         }
-        match server.tokens.authenticate(server, token, audiences).await {
+        match self.tokens.authenticate(registry, token, audiences).await {
             Ok(Some(found)) => return Ok(Some(found)),
             Ok(None) => {}
             Err(error) => errors.push(error),
         }
         if self.options.bootstrap_tokens
-            && let Some(user) = bootstrap_user(server, token).await
+            && let Some(user) = bootstrap_user(registry, token).await
             && let Some(audiences) = ours()
         {
             return Ok(Some(Authenticated { user, audiences }));
         }
-        for issuer in &self.issuers.get(&*server.clock).list {
+        for issuer in &self.issuers.get(&*registry.clock).list {
             if let Some(audiences) = ours() {
-                match issuer.authenticate(token, &audiences, &*server.clock).await {
+                match issuer.authenticate(token, &audiences, &*registry.clock).await {
                     Ok(Some(found)) => return Ok(Some(found)),
                     Ok(None) => {}
                     Err(error) => errors.push(error),
@@ -183,7 +185,7 @@ impl Chain {
             }
         }
         if let Some(webhook) = &self.webhook {
-            match webhook.authenticate(server, token, audiences).await {
+            match webhook.authenticate(registry, token, audiences).await {
                 Ok(Some(found)) => return Ok(Some(found)),
                 Ok(None) => {}
                 Err(error) => errors.push(error),
@@ -193,12 +195,12 @@ impl Chain {
     }
 }
 
-async fn bootstrap_user(server: &Inner, token: &str) -> Option<UserInfo> {
+async fn bootstrap_user(registry: &Registry, token: &str) -> Option<UserInfo> {
     let (id, secret) = bootstrap_token::parse(token)?;
     let name = format!("{}{id}", bootstrap_token::SECRET_PREFIX);
-    let object = service_account::find(server, "secrets", bootstrap_token::NAMESPACE, &name).await?;
+    let object = service_account::find(registry, "secrets", bootstrap_token::NAMESPACE, &name).await?;
     let value: Value = serde_json::from_slice(&object.json()).ok()?;
-    bootstrap_token::user(&value, id, secret, server.clock.now())
+    bootstrap_token::user(&value, id, secret, registry.clock.now())
 }
 
 /// A user's name as a label: of those built in itself, or `other`, so that series do not grow with users.

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use crate::config::ConfigError;
+use crate::http::keypair::ConfigError;
 
 /// The two kinds of key that upstream signs with by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

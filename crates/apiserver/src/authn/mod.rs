@@ -16,69 +16,11 @@ pub mod token_file;
 pub mod webhook;
 pub mod x509;
 
-use std::collections::BTreeMap;
-
-use serde_json::{Map, Value, json};
-
-/// An authenticated user.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct UserInfo {
-    pub name: String,
-    pub uid: String,
-    pub groups: Vec<String>,
-    pub extra: BTreeMap<String, Vec<String>>,
-}
-
-pub const AUTHENTICATED: &str = "system:authenticated";
-pub const UNAUTHENTICATED: &str = "system:unauthenticated";
-pub const ANONYMOUS: &str = "system:anonymous";
-pub const MASTERS: &str = "system:masters";
+pub use crate::http::identity::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED, UserInfo};
 
 /// A user, and those of the asked audiences that the credentials are for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authenticated {
     pub user: UserInfo,
     pub audiences: Vec<String>,
-}
-
-impl UserInfo {
-    /// A user with these groups, and `system:authenticated`.
-    pub fn new(name: &str, groups: &[&str]) -> Self {
-        let groups = groups.iter().map(|g| (*g).to_owned()).collect();
-        Self { name: name.to_owned(), groups, ..Self::default() }.authenticated()
-    }
-
-    /// Who asks without credentials.
-    pub fn anonymous() -> Self {
-        Self { name: ANONYMOUS.into(), groups: vec![UNAUTHENTICATED.into()], ..Self::default() }
-    }
-
-    pub(crate) fn authenticated(mut self) -> Self {
-        if !self.in_group(AUTHENTICATED) && !self.in_group(UNAUTHENTICATED) {
-            self.groups.push(AUTHENTICATED.into());
-        }
-        self
-    }
-
-    pub fn in_group(&self, group: &str) -> bool {
-        self.groups.iter().any(|g| g == group)
-    }
-
-    /// As `authentication.k8s.io/v1` `UserInfo`.
-    pub(crate) fn to_value(&self) -> Value {
-        let mut map = Map::new();
-        if !self.name.is_empty() {
-            map.insert("username".into(), self.name.clone().into());
-        }
-        if !self.uid.is_empty() {
-            map.insert("uid".into(), self.uid.clone().into());
-        }
-        if !self.groups.is_empty() {
-            map.insert("groups".into(), json!(self.groups));
-        }
-        if !self.extra.is_empty() {
-            map.insert("extra".into(), json!(self.extra));
-        }
-        Value::Object(map)
-    }
 }

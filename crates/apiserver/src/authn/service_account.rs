@@ -12,13 +12,16 @@ use std::sync::Arc;
 
 use super::keys::{PublicKey, SigningKey};
 use super::{Authenticated, UserInfo, jwt};
-use crate::config::{Config, ConfigError};
+use crate::config::Config;
+use crate::http::annotations::annotate;
+use crate::http::keypair::ConfigError;
+use crate::http::request::Request;
 use crate::metrics::Metric;
+use crate::registry::Registry;
 use crate::registry::managed::Change;
+use crate::registry::options::WriteParams;
 use crate::registry::store;
 use crate::registry::update::{Target, modify};
-use crate::server::Inner;
-use crate::{audit, bootstrap};
 
 /// A token that the kubelet rotates is asked for this long; it is given a year, for clients that never read it again.
 const EXTENDED_WHEN: i64 = 3607;
@@ -146,7 +149,7 @@ impl Tokens {
     /// Whose token it is, if all that it is bound to is still there; `None` if it is none of ours.
     pub async fn authenticate(
         &self,
-        server: &Inner,
+        registry: &Registry,
         text: &str,
         audiences: &[String],
     ) -> Result<Option<Authenticated>, String> {
@@ -166,8 +169,8 @@ impl Tokens {
             _ => Vec::new(),
         };
         let said = if said.is_empty() {
-            server.metrics.increment(Metric::LegacyTokens, &[]);
-            audit::annotate("authentication.k8s.io/legacy-token", claims["sub"].as_str().unwrap_or(""));
+            registry.metrics.increment(Metric::LegacyTokens, &[]);
+            annotate("authentication.k8s.io/legacy-token", claims["sub"].as_str().unwrap_or(""));
             self.audiences.clone()
         } else {
             said
@@ -181,10 +184,10 @@ impl Tokens {
             ));
         }
         let user = if legacy {
-            legacy_user(server, text, claims).await?
+            legacy_user(registry, text, claims).await?
         } else {
-            in_time(claims, server.clock.now().as_second())?;
-            bound_user(server, claims).await?
+            in_time(claims, registry.clock.now().as_second())?;
+            bound_user(registry, claims).await?
         };
         Ok(Some(Authenticated { user, audiences: matching }))
     }
@@ -219,15 +222,15 @@ fn text(v: &Value) -> String {
     v.as_str().unwrap_or("").to_owned()
 }
 
-async fn bound_user(server: &Inner, claims: &Value) -> Result<UserInfo, String> {
+async fn bound_user(registry: &Registry, claims: &Value) -> Result<UserInfo, String> {
     let private = &claims["kubernetes.io"];
-    let now = server.clock.now();
+    let now = registry.clock.now();
     let namespace = text(&private["namespace"]);
     let (name, uid) = (text(&private["serviceaccount"]["name"]), text(&private["serviceaccount"]["uid"]));
     if claims["sub"] != username(&namespace, &name) {
         return Err("sub claim is invalid".into());
     }
-    let account = find(server, "serviceaccounts", &namespace, &name).await;
+    let account = find(registry, "serviceaccounts", &namespace, &name).await;
     let account = account.ok_or_else(|| format!("serviceaccounts \"{name}\" not found"))?;
     if account.uid() != uid {
         return Err(format!("service account UID ({}) does not match claim ({uid})", account.uid()));
@@ -245,7 +248,7 @@ async fn bound_user(server: &Inner, claims: &Value) -> Result<UserInfo, String> 
         let (name, uid) = (text(&claim["name"]), text(&claim["uid"]));
         // A pod's node is told for information; the pod is what the token ends with.
         if kind != "node" || private.get("pod").is_none() {
-            let bound = find(server, plural, place, &name).await.ok_or(INVALIDATED)?;
+            let bound = find(registry, plural, place, &name).await.ok_or(INVALIDATED)?;
             if bound.uid() != uid {
                 let own = bound.uid();
                 return Err(format!(
@@ -266,10 +269,10 @@ async fn bound_user(server: &Inner, claims: &Value) -> Result<UserInfo, String> 
             let late = now.as_second() - warn_after;
             let subject = text(&claims["sub"]);
             let note = format!("subject: {subject}, seconds after warning threshold: {late}");
-            audit::annotate("authentication.k8s.io/stale-token", &note);
-            server.metrics.increment(Metric::StaleTokens, &[]);
+            annotate("authentication.k8s.io/stale-token", &note);
+            registry.metrics.increment(Metric::StaleTokens, &[]);
         } else {
-            server.metrics.increment(Metric::ValidTokens, &[]);
+            registry.metrics.increment(Metric::ValidTokens, &[]);
         }
     }
     if let Some(id) = claims["jti"].as_str() {
@@ -284,7 +287,7 @@ fn account_user(namespace: &str, name: &str, uid: String, extra: BTreeMap<String
 }
 
 /// Tokens in Secrets never expire; the Secret must hold the very token, and is marked with the day of its last use.
-async fn legacy_user(server: &Inner, token: &str, claims: &Value) -> Result<UserInfo, String> {
+async fn legacy_user(registry: &Registry, token: &str, claims: &Value) -> Result<UserInfo, String> {
     let claim = |name: &str| {
         let value = text(&claims[format!("kubernetes.io/serviceaccount/{name}")]);
         if value.is_empty() { Err(format!("{name} claim is missing")) } else { Ok(value) }
@@ -295,7 +298,7 @@ async fn legacy_user(server: &Inner, token: &str, claims: &Value) -> Result<User
         return Err("sub claim is invalid".into());
     }
     let secret =
-        find(server, "secrets", &namespace, &secret_name).await.ok_or("Token has been invalidated")?;
+        find(registry, "secrets", &namespace, &secret_name).await.ok_or("Token has been invalidated")?;
     let content: Value = serde_json::from_slice(&secret.json()).map_err(|e| e.to_string())?;
     if !content["metadata"]["deletionTimestamp"].is_null() {
         return Err("Token has been invalidated".into());
@@ -305,7 +308,7 @@ async fn legacy_user(server: &Inner, token: &str, claims: &Value) -> Result<User
     if digest(&held).as_ref() != digest(token.as_bytes()).as_ref() {
         return Err("Token does not match server's copy".into());
     }
-    let account = find(server, "serviceaccounts", &namespace, &name).await;
+    let account = find(registry, "serviceaccounts", &namespace, &name).await;
     let account = account.ok_or_else(|| format!("serviceaccounts \"{name}\" not found"))?;
     let metadata = account.metadata().map_err(|e| e.to_string())?;
     if metadata.deletion_timestamp.is_some() {
@@ -314,11 +317,11 @@ async fn legacy_user(server: &Inner, token: &str, claims: &Value) -> Result<User
     if account.uid() != uid {
         return Err(format!("ServiceAccount UID ({}) does not match claim ({uid})", account.uid()));
     }
-    mark_used(server, &secret, &namespace, &secret_name).await;
+    mark_used(registry, &secret, &namespace, &secret_name).await;
     if secret.header().label(INVALID_SINCE).is_some_and(|since| !since.is_empty()) {
         let shown = format!("{secret_name}/{namespace}");
-        audit::annotate("authentication.k8s.io/legacy-token-invalidated", &shown);
-        server.metrics.increment(Metric::InvalidTokens, &[]);
+        annotate("authentication.k8s.io/legacy-token-invalidated", &shown);
+        registry.metrics.increment(Metric::InvalidTokens, &[]);
         return Err(format!(
             "the token in secret {namespace}/{secret_name} for service account {namespace}/{name} has been marked invalid. Use tokens from the TokenRequest API or manually created secret-based tokens, or remove the '{INVALID_SINCE}' label from the secret to temporarily allow use of this token"
         ));
@@ -327,19 +330,19 @@ async fn legacy_user(server: &Inner, token: &str, claims: &Value) -> Result<User
     let automatic =
         account["secrets"].as_array().into_iter().flatten().any(|r| r["name"] == secret_name.as_str());
     if automatic {
-        audit::annotate("authentication.k8s.io/legacy-token-autogenerated-secret", &secret_name);
-        server.metrics.increment(Metric::AutoTokens, &[]);
+        annotate("authentication.k8s.io/legacy-token-autogenerated-secret", &secret_name);
+        registry.metrics.increment(Metric::AutoTokens, &[]);
     } else {
-        audit::annotate("authentication.k8s.io/legacy-token-manual-secret", &secret_name);
-        server.metrics.increment(Metric::ManualTokens, &[]);
+        annotate("authentication.k8s.io/legacy-token-manual-secret", &secret_name);
+        registry.metrics.increment(Metric::ManualTokens, &[]);
     }
     Ok(account_user(&namespace, &name, uid, BTreeMap::new()))
 }
 
 /// Labels the Secret with today, once a day. A failure is no reason to refuse the token.
-async fn mark_used(server: &Inner, secret: &Object, namespace: &str, name: &str) {
+async fn mark_used(registry: &Registry, secret: &Object, namespace: &str, name: &str) {
     let day = |ahead: i64| {
-        let at = server.clock.now() + jiff::SignedDuration::from_hours(24 * ahead);
+        let at = registry.clock.now() + jiff::SignedDuration::from_hours(24 * ahead);
         at.to_string().chars().take(10).collect::<String>()
     };
     let (today, tomorrow) = (day(0), day(1));
@@ -347,30 +350,30 @@ async fn mark_used(server: &Inner, secret: &Object, namespace: &str, name: &str)
     if secret.header().label(LAST_USED).is_some_and(|used| used == today || used == tomorrow) {
         return;
     }
-    let Some(served) = server.table.find("", "v1", "secrets") else { return };
+    let Some(served) = registry.table.find("", "v1", "secrets") else { return };
     let change = |old: &Value| {
         let mut new = old.clone();
         new["metadata"]["labels"][LAST_USED] = today.clone().into();
         Ok(new)
     };
-    let request = bootstrap::own_request();
+    let request = Request::own();
     let target = Target { namespace, name, subresource: None };
-    let params = bootstrap::params();
-    if let Err(error) = modify(server, &request, &served, &params, target, Change::Update, &change).await {
+    let params = WriteParams::own();
+    if let Err(error) = modify(registry, &request, &served, &params, target, Change::Update, &change).await {
         tracing::warn!(%error, namespace, name, "cannot label a legacy token's secret with its last use");
     }
 }
 
 /// The object, from the cache or, where that may not know it yet, from the store.
-pub async fn find(server: &Inner, plural: &str, namespace: &str, name: &str) -> Option<Arc<Object>> {
-    let served = server.table.find("", "v1", plural)?;
+pub async fn find(registry: &Registry, plural: &str, namespace: &str, name: &str) -> Option<Arc<Object>> {
+    let served = registry.table.find("", "v1", plural)?;
     if name.is_empty() {
         return None;
     }
     if let Some(held) = served.cache().ok()?.get(&served.cache_key(namespace, name)) {
         return Some(held);
     }
-    store::read(server, &served, namespace, name).await.ok()?.map(|c| c.object)
+    store::read(registry, &served, namespace, name).await.ok()?.map(|c| c.object)
 }
 
 pub fn username(namespace: &str, name: &str) -> String {

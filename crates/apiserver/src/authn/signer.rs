@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::jwt;
 use super::keys::SigningKey;
-use crate::config::ConfigError;
+use crate::http::keypair::ConfigError;
 
 /// The key that signs service-account tokens.
 pub struct TokenSigner(SigningKey);

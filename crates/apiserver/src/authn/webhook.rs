@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::{Authenticated, UserInfo};
 use crate::metrics::Metric;
 use crate::outbound::Outbound;
-use crate::server::Inner;
+use crate::registry::Registry;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Answers kept at once.
@@ -36,7 +36,7 @@ impl TokenWebhook {
         Ok(Self { outbound, version: version.to_owned(), ttl, kept: Mutex::default() })
     }
 
-    pub async fn authenticate(&self, server: &Inner, token: &str, audiences: &[String]) -> Answer {
+    pub async fn authenticate(&self, registry: &Registry, token: &str, audiences: &[String]) -> Answer {
         let mut digest = Sha256::new();
         digest.update(token);
         audiences.iter().for_each(|a| {
@@ -44,15 +44,15 @@ impl TokenWebhook {
             digest.update(a);
         });
         let key: [u8; 32] = digest.finalize().into();
-        let now = server.clock.monotonic();
+        let now = registry.clock.monotonic();
         if let Some(answer) = self.held(&key, now) {
-            server.metrics.increment(Metric::TokenCacheRequests, &["hit"]);
+            registry.metrics.increment(Metric::TokenCacheRequests, &["hit"]);
             return answer;
         }
-        server.metrics.increment(Metric::TokenCacheRequests, &["miss"]);
-        let answer = self.ask(server, token, audiences).await;
+        registry.metrics.increment(Metric::TokenCacheRequests, &["miss"]);
+        let answer = self.ask(registry, token, audiences).await;
         let word = if answer.is_ok() { "ok" } else { "error" };
-        server.metrics.increment(Metric::TokenCacheFetches, &[word]);
+        registry.metrics.increment(Metric::TokenCacheFetches, &[word]);
         // A webhook that could not be asked may be asked again at once.
         if answer.is_ok() && !self.ttl.is_zero() {
             let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,13 +71,13 @@ impl TokenWebhook {
         kept.get(key).filter(|(until, _)| *until > now).map(|(_, answer)| answer.clone())
     }
 
-    async fn ask(&self, server: &Inner, token: &str, audiences: &[String]) -> Answer {
+    async fn ask(&self, registry: &Registry, token: &str, audiences: &[String]) -> Answer {
         let review = json!({
             "apiVersion": format!("authentication.k8s.io/{}", self.version), "kind": "TokenReview",
             "metadata": {"creationTimestamp": null},
             "spec": {"token": token, "audiences": audiences}, "status": {"user": {}},
         });
-        let reply = self.outbound.post(Bytes::from(review.to_string()), &*server.clock).await;
+        let reply = self.outbound.post(Bytes::from(review.to_string()), &*registry.clock).await;
         let reply = reply.map_err(|e| e.to_string())?;
         if !(200..300).contains(&reply.code) {
             return Err(format!("the token webhook answered {}", reply.code));

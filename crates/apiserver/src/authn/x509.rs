@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -133,4 +134,14 @@ impl ClientCertVerifier for AnyCertificate {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.supported_verify_schemes()
     }
+}
+
+/// Who a connection's client certificate stands for.
+#[derive(Clone, Default)]
+pub struct Certificate {
+    /// As a client; `None` without a certificate, or without authorities for them.
+    pub client: Option<Result<Identity, Arc<Refused>>>,
+    /// As a proxy that may speak for its clients.
+    pub proxy: Option<Identity>,
+    pub peer: Option<IpAddr>,
 }

@@ -11,7 +11,7 @@ use super::Step;
 use super::conditions::Conditions;
 use super::options::{Authorization, Mode};
 use super::webhook::{Settings, Webhook};
-use crate::config::ConfigError;
+use crate::http::keypair::ConfigError;
 use crate::reload::{self, Reloaded};
 
 const VERSIONS: [&str; 3] =

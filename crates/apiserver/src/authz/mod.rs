@@ -15,15 +15,18 @@ pub mod webhook;
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use knarr_apimachinery::clock::Clock;
 use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
 
-use crate::audit;
 use crate::authn::{MASTERS, UserInfo};
+use crate::http::annotations::annotate;
 use crate::http::query::Query;
+use crate::http::request::Request;
 use crate::http::request_info::RequestInfo;
 use crate::metrics::{Metric, Metrics};
+use crate::registry::Permissions;
 use crate::reload::Reloaded;
 
 /// What somebody wants to do.
@@ -205,9 +208,18 @@ impl Authorizer {
         self.metrics.increment(Metric::AuthorizationAttempts, &[decision.word()]);
         self.metrics.record(Metric::AuthorizationDuration, &[decision.word()], took);
         let allowed = decision.is_allowed();
-        audit::annotate("authorization.k8s.io/decision", if allowed { "allow" } else { "forbid" });
-        audit::annotate("authorization.k8s.io/reason", decision.reason());
+        annotate("authorization.k8s.io/decision", if allowed { "allow" } else { "forbid" });
+        annotate("authorization.k8s.io/reason", decision.reason());
         if allowed { Ok(()) } else { Err(forbidden(user, attributes, decision.reason())) }
+    }
+}
+
+#[async_trait]
+impl Permissions for Authorizer {
+    async fn check_verb(&self, request: &Request, verb: &str) -> Result<(), StatusError> {
+        let mut attributes = Attributes::of_request(&request.info, &request.query);
+        attributes.verb = verb.to_owned();
+        self.check(&request.user, &attributes).await
     }
 }
 

@@ -13,11 +13,12 @@ use knarr_apimachinery::status::StatusError;
 use knarr_storage::{Error, LeaseId, Precondition, RangeRequest};
 use tokio::sync::Mutex;
 
-use super::{kubernetes_service, own_request};
+use super::kubernetes_service;
+use crate::http::request::Request;
+use crate::registry::storage_limits::MASTER_LEASES;
 use crate::registry::store::status_of;
-use crate::server::Inner;
+use crate::state::State;
 
-pub const MASTER_LEASES: &str = "/masterleases/";
 const TTL: Duration = Duration::from_secs(15);
 const EVERY: Duration = Duration::from_secs(10);
 
@@ -28,7 +29,7 @@ pub struct MasterLease {
 }
 
 impl MasterLease {
-    pub fn new(server: &Inner) -> Self {
+    pub fn new(server: &State) -> Self {
         Self { ip: server.config.advertise.ip(), lease: None }
     }
 
@@ -37,54 +38,54 @@ impl MasterLease {
     }
 
     /// Says that this server lives.
-    async fn renew(&mut self, server: &Inner) -> Result<(), Error> {
+    async fn renew(&mut self, server: &State) -> Result<(), Error> {
         if let Some(lease) = self.lease {
-            match server.store.keep_alive_lease(lease).await {
+            match server.registry.store.keep_alive_lease(lease).await {
                 Err(Error::LeaseNotFound(_)) => {}
                 other => return other.map(|_| ()),
             }
         }
-        let lease = server.store.grant_lease(TTL.as_secs()).await?;
+        let lease = server.registry.store.grant_lease(TTL.as_secs()).await?;
         let value = Bytes::from(server.config.advertise.to_string());
-        server.store.put(self.key(), value, Precondition::Any, Some(lease)).await?;
+        server.registry.store.put(self.key(), value, Precondition::Any, Some(lease)).await?;
         self.lease = Some(lease);
         Ok(())
     }
 
     /// Keeps the lease, and brings the Service's endpoints in line with all leases.
-    pub async fn reconcile(&mut self, server: &Inner) -> Result<(), StatusError> {
+    pub async fn reconcile(&mut self, server: &State) -> Result<(), StatusError> {
         self.renew(server).await.map_err(|e| status_of(&e))?;
         let all = servers(server).await.map_err(|e| status_of(&e))?;
-        kubernetes_service::set_endpoints(server, &own_request(), &all).await
+        kubernetes_service::set_endpoints(server, &Request::own(), &all).await
     }
 
     /// Leaves, so that clients are not sent here any more.
-    async fn leave(&mut self, server: &Inner) -> Result<(), StatusError> {
+    async fn leave(&mut self, server: &State) -> Result<(), StatusError> {
         if let Some(lease) = self.lease.take() {
-            server.store.revoke_lease(lease).await.map_err(|e| status_of(&e))?;
+            server.registry.store.revoke_lease(lease).await.map_err(|e| status_of(&e))?;
         }
         let all = servers(server).await.map_err(|e| status_of(&e))?;
-        kubernetes_service::set_endpoints(server, &own_request(), &all).await
+        kubernetes_service::set_endpoints(server, &Request::own(), &all).await
     }
 }
 
 /// The addresses under which servers live.
-async fn servers(server: &Inner) -> Result<BTreeSet<IpAddr>, Error> {
-    let leases = server.store.range(RangeRequest::prefix(MASTER_LEASES).without_count()).await?;
+async fn servers(server: &State) -> Result<BTreeSet<IpAddr>, Error> {
+    let leases = server.registry.store.range(RangeRequest::prefix(MASTER_LEASES).without_count()).await?;
     let address = |key: &[u8]| std::str::from_utf8(&key[MASTER_LEASES.len()..]).ok()?.parse().ok();
     Ok(leases.kvs.iter().filter_map(|kv| address(&kv.key)).collect())
 }
 
 /// Goes on reconciling until the server stops, then takes its address away; as a supervised task.
-pub fn keep(server: &Arc<Inner>, own: MasterLease) -> BoxFuture<'static, ()> {
+pub fn keep(server: &Arc<State>, own: MasterLease) -> BoxFuture<'static, ()> {
     let (shared, own) = (Arc::clone(server), Arc::new(Mutex::new(own)));
-    server.supervisor.run("apiserver-endpoints", server.stop.clone(), move |_| {
+    server.health.supervisor.run("apiserver-endpoints", server.stop.clone(), move |_| {
         let (server, own) = (Arc::clone(&shared), Arc::clone(&own));
         async move { run(&server, &mut *own.lock().await).await }
     })
 }
 
-async fn run(server: &Inner, own: &mut MasterLease) {
+async fn run(server: &State, own: &mut MasterLease) {
     loop {
         tokio::select! {
             () = server.stop.cancelled() => break,

@@ -10,17 +10,19 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
 
-use super::{ensure, params, served};
+use super::served;
 use crate::config::Config;
-use crate::registry::Request;
+use crate::http::request::Request;
 use crate::registry::managed::Change;
+use crate::registry::options::WriteParams;
+use crate::registry::own::ensure;
 use crate::registry::update::{Target, modify};
-use crate::server::Inner;
+use crate::state::State;
 
 const NAME: &str = "extension-apiserver-authentication";
 const NAMESPACE: &str = "kube-system";
 
-pub async fn reconcile(server: &Inner, request: &Request) -> Result<(), StatusError> {
+pub async fn reconcile(server: &State, request: &Request) -> Result<(), StatusError> {
     let Some(config_maps) = served(server, "", "configmaps") else { return Ok(()) };
     let data = data(&server.config);
     if data.as_object().is_none_or(serde_json::Map::is_empty) {
@@ -29,7 +31,7 @@ pub async fn reconcile(server: &Inner, request: &Request) -> Result<(), StatusEr
     let object = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "namespace": NAMESPACE}, "data": data,
     });
-    ensure(server, request, &config_maps, object).await?;
+    ensure(&server.registry, request, &config_maps, object).await?;
     let target = Target { namespace: NAMESPACE, name: NAME, subresource: None };
     let now = server.clock.now();
     let change = |old: &Value| {
@@ -37,7 +39,9 @@ pub async fn reconcile(server: &Inner, request: &Request) -> Result<(), StatusEr
         new["data"] = merged(&old["data"], &data, now);
         Ok(new)
     };
-    modify(server, request, &config_maps, &params(), target, Change::Update, &change).await.map(|_| ())
+    modify(&server.registry, request, &config_maps, &WriteParams::own(), target, Change::Update, &change)
+        .await
+        .map(|_| ())
 }
 
 fn data(config: &Config) -> Value {

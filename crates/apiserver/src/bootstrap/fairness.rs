@@ -4,16 +4,19 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
-use super::{AT_ONCE, ensure, params, served};
+use super::{AT_ONCE, served};
 use crate::flowcontrol::defaults::{self, AUTOUPDATE};
+use crate::http::request::Request;
 use crate::registry::managed::Change;
+use crate::registry::options::WriteParams;
+use crate::registry::own::ensure;
 use crate::registry::update::{Target, modify};
-use crate::registry::{Request, metadata, store};
-use crate::server::Inner;
+use crate::registry::{metadata, store};
+use crate::state::State;
 
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 
-pub async fn reconcile(server: &Inner, request: &Request) -> Result<(), StatusError> {
+pub async fn reconcile(server: &State, request: &Request) -> Result<(), StatusError> {
     for (plural, objects) in
         [("prioritylevelconfigurations", defaults::levels()), ("flowschemas", defaults::schemas())]
     {
@@ -26,18 +29,20 @@ pub async fn reconcile(server: &Inner, request: &Request) -> Result<(), StatusEr
     Ok(())
 }
 
-async fn one(server: &Inner, request: &Request, plural: &str, object: Value) -> Result<(), StatusError> {
+async fn one(server: &State, request: &Request, plural: &str, object: Value) -> Result<(), StatusError> {
     let Some(served) = served(server, GROUP, plural) else { return Ok(()) };
     let name = metadata::text(&object, "name").to_owned();
-    let Some(current) = store::read(server, &served, "", &name).await? else {
-        return ensure(server, request, &served, object).await;
+    let Some(current) = store::read(&server.registry, &served, "", &name).await? else {
+        return ensure(&server.registry, request, &served, object).await;
     };
     if wanted(&current.value()?, &object).is_none() {
         return Ok(());
     }
     let target = Target { namespace: "", name: &name, subresource: None };
     let change = |old: &Value| Ok(wanted(old, &object).unwrap_or_else(|| old.clone()));
-    modify(server, request, &served, &params(), target, Change::Update, &change).await.map(|_| ())
+    modify(&server.registry, request, &served, &WriteParams::own(), target, Change::Update, &change)
+        .await
+        .map(|_| ())
 }
 
 /// The object with its default specification, where that is to be kept and has been changed.

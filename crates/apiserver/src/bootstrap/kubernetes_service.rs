@@ -6,15 +6,17 @@ use std::net::{IpAddr, Ipv4Addr};
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use super::{ensure, params, served};
-use crate::registry::Request;
+use super::served;
+use crate::http::request::Request;
 use crate::registry::managed::Change;
+use crate::registry::options::WriteParams;
+use crate::registry::own::ensure;
 use crate::registry::update::{Target, modify};
-use crate::server::Inner;
+use crate::state::State;
 
 const TARGET: Target<'_> = Target { namespace: "default", name: "kubernetes", subresource: None };
 
-pub async fn reconcile(server: &Inner, request: &Request) -> Result<(), StatusError> {
+pub async fn reconcile(server: &State, request: &Request) -> Result<(), StatusError> {
     let advertise = server.config.advertise;
     let (network, length) = server.config.service_cidr;
     let mask = u32::MAX << (32 - u32::from(length.clamp(8, 30)));
@@ -30,14 +32,14 @@ pub async fn reconcile(server: &Inner, request: &Request) -> Result<(), StatusEr
         },
     });
     if let Some(services) = served(server, "", "services") {
-        ensure(server, request, &services, service).await?;
+        ensure(&server.registry, request, &services, service).await?;
     }
     Ok(())
 }
 
 /// Writes the addresses behind the Service; those of another family than this server's are left out.
 pub async fn set_endpoints(
-    server: &Inner,
+    server: &State,
     request: &Request,
     servers: &BTreeSet<IpAddr>,
 ) -> Result<(), StatusError> {
@@ -68,7 +70,7 @@ pub async fn set_endpoints(
 
 /// Creates the object, or sets these fields of it: the server's address may have changed.
 async fn set(
-    server: &Inner,
+    server: &State,
     request: &Request,
     group: &str,
     plural: &str,
@@ -76,7 +78,7 @@ async fn set(
     fields: &[&str],
 ) -> Result<(), StatusError> {
     let Some(served) = served(server, group, plural) else { return Ok(()) };
-    ensure(server, request, &served, object.clone()).await?;
+    ensure(&server.registry, request, &served, object.clone()).await?;
     let change = |old: &Value| {
         let mut new = old.clone();
         for field in fields {
@@ -84,5 +86,7 @@ async fn set(
         }
         Ok(new)
     };
-    modify(server, request, &served, &params(), TARGET, Change::Update, &change).await.map(|_| ())
+    modify(&server.registry, request, &served, &WriteParams::own(), TARGET, Change::Update, &change)
+        .await
+        .map(|_| ())
 }

@@ -4,13 +4,14 @@
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use super::{ensure, served};
-use crate::registry::Request;
-use crate::server::Inner;
+use super::served;
+use crate::http::request::Request;
+use crate::registry::own::ensure;
+use crate::state::State;
 
-pub async fn reconcile(server: &Inner, request: &Request) -> Result<(), StatusError> {
+pub async fn reconcile(server: &State, request: &Request) -> Result<(), StatusError> {
     let Some(config_maps) = served(server, "", "configmaps") else { return Ok(()) };
-    ensure(server, request, &config_maps, since(server.clock.now())).await
+    ensure(&server.registry, request, &config_maps, since(server.clock.now())).await
 }
 
 fn since(now: jiff::Timestamp) -> Value {

@@ -8,35 +8,30 @@ mod legacy_tokens;
 mod roles;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use http::{HeaderMap, Method};
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use crate::aggregator;
-use crate::authn::{MASTERS, UserInfo};
 use crate::cluster_ips;
-use crate::http::query::Query;
-use crate::http::request_info::RequestInfo;
-use crate::registry::options::{FieldValidation, WriteParams};
+use crate::http::request::Request;
+use crate::registry::own::ensure;
 use crate::registry::served::Served;
-use crate::registry::{Request, RequestParts, create, metadata, store};
-use crate::server::Inner;
+use crate::state::State;
 
 /// Writes at a time: they share the store's fsyncs.
 const AT_ONCE: usize = 32;
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
 /// Brings what is missing into being.
-pub async fn run(server: &Inner) -> Result<(), StatusError> {
-    let request = own_request();
+pub async fn run(server: &State) -> Result<(), StatusError> {
+    let request = Request::own();
     let namespaces =
         NAMESPACES.map(|name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
     ensure_all(server, &request, "", "namespaces", namespaces.to_vec()).await?;
-    let done = |steps: &[&'static str]| server.steps.finish(steps);
+    let done = |steps: &[&'static str]| server.health.steps.finish(steps);
     done(&["start-system-namespaces-controller"]);
     let classes = [
         ("system-cluster-critical", 2_000_000_000, "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."),
@@ -48,7 +43,7 @@ pub async fn run(server: &Inner) -> Result<(), StatusError> {
     });
     ensure_all(server, &request, "scheduling.k8s.io", "priorityclasses", classes.to_vec()).await?;
     done(&["scheduling/bootstrap-system-priority-classes"]);
-    let table = server.table.snapshot();
+    let table = server.registry.table.snapshot();
     let group_versions =
         table.iter().map(|s| (s.resource.types.group.to_owned(), s.resource.types.version.to_owned()));
     let api_services = aggregator::register(group_versions);
@@ -60,7 +55,7 @@ pub async fn run(server: &Inner) -> Result<(), StatusError> {
     done(&["priority-and-fairness-config-producer"]);
     extension_authentication::reconcile(server, &request).await?;
     done(&["start-cluster-authentication-info-controller"]);
-    cluster_ips::ensure_default(server).await?;
+    cluster_ips::ensure_default(&server.registry).await?;
     done(&["start-kubernetes-service-cidr-controller"]);
     legacy_tokens::reconcile(server, &request).await?;
     done(&["start-legacy-token-tracking-controller"]);
@@ -68,51 +63,24 @@ pub async fn run(server: &Inner) -> Result<(), StatusError> {
 }
 
 /// Puts this server among those that the `kubernetes` Service stands for.
-pub async fn join(server: &Inner) -> Result<Option<endpoints::MasterLease>, StatusError> {
+pub async fn join(server: &State) -> Result<Option<endpoints::MasterLease>, StatusError> {
     if server.config.shared_store {
         let mut own = endpoints::MasterLease::new(server);
         own.reconcile(server).await?;
         return Ok(Some(own));
     }
     let own = BTreeSet::from([server.config.advertise.ip()]);
-    kubernetes_service::set_endpoints(server, &own_request(), &own).await?;
+    kubernetes_service::set_endpoints(server, &Request::own(), &own).await?;
     Ok(None)
 }
 
-/// A request of the server to itself.
-pub fn own_request() -> Request {
-    Request::new(RequestParts {
-        info: RequestInfo::default(),
-        query: Query::default(),
-        raw_path: String::new(),
-        raw_query: None,
-        peer: None,
-        method: Method::POST,
-        headers: HeaderMap::new(),
-        body: Bytes::new(),
-        user: UserInfo::new("system:apiserver", &[MASTERS]),
-        warnings: Mutex::default(),
-        upgrade: Mutex::default(),
-    })
-}
-
-pub fn params() -> WriteParams {
-    WriteParams {
-        dry_run: false,
-        field_manager: "kube-apiserver".into(),
-        field_validation: FieldValidation::Ignore,
-        force: None,
-        applied: false,
-    }
-}
-
-fn served(server: &Inner, group: &str, plural: &str) -> Option<Arc<Served>> {
-    server.table.find(group, "v1", plural)
+fn served(server: &State, group: &str, plural: &str) -> Option<Arc<Served>> {
+    server.registry.table.find(group, "v1", plural)
 }
 
 /// Creates those of the objects that are not there.
 async fn ensure_all(
-    server: &Inner,
+    server: &State,
     request: &Request,
     group: &str,
     plural: &str,
@@ -120,32 +88,8 @@ async fn ensure_all(
 ) -> Result<(), StatusError> {
     let Some(served) = served(server, group, plural) else { return Ok(()) };
     stream::iter(objects)
-        .map(|object| ensure(server, request, &served, object))
+        .map(|object| ensure(&server.registry, request, &served, object))
         .buffer_unordered(AT_ONCE)
         .try_collect::<()>()
         .await
-}
-
-/// Creates a namespace if it is not there.
-pub async fn ensure_namespace(server: &Inner, name: &str) -> Result<(), StatusError> {
-    let Some(served) = served(server, "", "namespaces") else { return Ok(()) };
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-    ensure(server, &own_request(), &served, namespace).await
-}
-
-/// Creates the object if it is not there.
-pub async fn ensure(
-    server: &Inner,
-    request: &Request,
-    served: &Served,
-    object: Value,
-) -> Result<(), StatusError> {
-    let (namespace, name) = (metadata::text(&object, "namespace"), metadata::text(&object, "name"));
-    if store::read(server, served, namespace, name).await?.is_some() {
-        return Ok(());
-    }
-    match create::create_value(server, request, served, &params(), object).await {
-        Err(error) if !error.is_already_exists() => Err(error),
-        _ => Ok(()),
-    }
 }

@@ -6,18 +6,21 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use super::{AT_ONCE, ensure, params, served};
+use super::{AT_ONCE, served};
 use crate::authz::policy::{self, Default};
 use crate::authz::rules;
+use crate::http::request::Request;
 use crate::registry::managed::Change;
+use crate::registry::options::WriteParams;
+use crate::registry::own::ensure;
 use crate::registry::update::{Target, modify};
-use crate::registry::{Request, metadata, store};
-use crate::server::Inner;
+use crate::registry::{metadata, store};
+use crate::state::State;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
-pub async fn reconcile(server: &Inner, request: &Request) -> Result<(), StatusError> {
+pub async fn reconcile(server: &State, request: &Request) -> Result<(), StatusError> {
     stream::iter(policy::defaults(&server.config.features))
         .map(|default| reconcile_one(server, request, default))
         .buffer_unordered(AT_ONCE)
@@ -25,21 +28,23 @@ pub async fn reconcile(server: &Inner, request: &Request) -> Result<(), StatusEr
         .await
 }
 
-async fn reconcile_one(server: &Inner, request: &Request, default: Default) -> Result<(), StatusError> {
+async fn reconcile_one(server: &State, request: &Request, default: Default) -> Result<(), StatusError> {
     let Some(served) = served(server, GROUP, default.resource) else { return Ok(()) };
     let (namespace, name) = (
         metadata::text(&default.object, "namespace").to_owned(),
         metadata::text(&default.object, "name").to_owned(),
     );
-    let Some(current) = store::read(server, &served, &namespace, &name).await? else {
-        return ensure(server, request, &served, default.object).await;
+    let Some(current) = store::read(&server.registry, &served, &namespace, &name).await? else {
+        return ensure(&server.registry, request, &served, default.object).await;
     };
     if merged(&current.value()?, &default.object).is_none() {
         return Ok(());
     }
     let target = Target { namespace: &namespace, name: &name, subresource: None };
     let change = |old: &Value| Ok(merged(old, &default.object).unwrap_or_else(|| old.clone()));
-    modify(server, request, &served, &params(), target, Change::Update, &change).await.map(|_| ())
+    modify(&server.registry, request, &served, &WriteParams::own(), target, Change::Update, &change)
+        .await
+        .map(|_| ())
 }
 
 /// Rules of former versions by the ClusterRole that has them: verbs and resource, of the core group.

@@ -4,33 +4,35 @@ use k8s_openapi::api::networking::v1::ServiceCIDR;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use crate::allocators::ranges::{DEFAULT, Range};
-use crate::bootstrap::{ensure, own_request, params};
+use crate::http::request::Request;
+use crate::registry::Registry;
+use crate::registry::allocators::ranges::{DEFAULT, Range};
 use crate::registry::managed::Change;
 use crate::registry::metadata;
+use crate::registry::options::WriteParams;
+use crate::registry::own::ensure;
 use crate::registry::update::{Target, modify};
-use crate::server::Inner;
 
 const MANAGER: &str = "kubernetes-service-cidr-controller";
 const MESSAGE: &str = "Kubernetes default Service CIDR is ready";
 
 /// The server's own range, `10.43.0.0/16`.
-fn cidr(server: &Inner) -> String {
-    let (network, length) = server.config.service_cidr;
+fn cidr(registry: &Registry) -> String {
+    let (network, length) = registry.settings.service_cidr;
     format!("{}/{length}", Range::new(network, length).address(0))
 }
 
 /// Creates the object, and sets it ready where nobody has said anything yet.
-pub async fn reconcile(server: &Inner) -> Result<(), StatusError> {
-    let Some(served) = server.table.find("networking.k8s.io", "v1", "servicecidrs") else { return Ok(()) };
+pub async fn reconcile(registry: &Registry) -> Result<(), StatusError> {
+    let Some(served) = registry.table.find("networking.k8s.io", "v1", "servicecidrs") else { return Ok(()) };
     let object = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
-        "metadata": {"name": DEFAULT}, "spec": {"cidrs": [cidr(server)]},
+        "metadata": {"name": DEFAULT}, "spec": {"cidrs": [cidr(registry)]},
     });
-    let request = own_request();
-    ensure(server, &request, &served, object).await?;
-    let own = [Value::from(cidr(server))];
-    let now = metadata::rfc3339(server.clock.now());
+    let request = Request::own();
+    ensure(registry, &request, &served, object).await?;
+    let own = [Value::from(cidr(registry))];
+    let now = metadata::rfc3339(registry.clock.now());
     let change = |old: &Value| {
         let mut new = old.clone();
         if needs_condition(old, &own) {
@@ -41,9 +43,9 @@ pub async fn reconcile(server: &Inner) -> Result<(), StatusError> {
         Ok(new)
     };
     let target = Target { namespace: "", name: DEFAULT, subresource: Some("status") };
-    let mut params = params();
+    let mut params = WriteParams::own();
     params.field_manager = MANAGER.into();
-    modify(server, &request, &served, &params, target, Change::Update, &change).await.map(|_| ())
+    modify(registry, &request, &served, &params, target, Change::Update, &change).await.map(|_| ())
 }
 
 /// An object that is leaving, of another range, or judged by somebody else is left alone.
@@ -56,9 +58,9 @@ fn needs_condition(cidr: &Value, own: &[Value]) -> bool {
 }
 
 /// What is to be reported of an object that stands there with another range.
-pub fn differs(found: &ServiceCIDR, server: &Inner) -> Option<(&'static str, String)> {
+pub fn differs(found: &ServiceCIDR, registry: &Registry) -> Option<(&'static str, String)> {
     let cidrs = found.spec.as_ref().and_then(|s| s.cidrs.clone()).unwrap_or_default();
-    let own = cidr(server);
+    let own = cidr(registry);
     (cidrs != [own.as_str()] && found.metadata.deletion_timestamp.is_none()).then(|| {
         let why = format!(
             "The default ServiceCIDR [{}] does not match the controller flag configurations [{own}]",

@@ -15,9 +15,10 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Client, Event, Informers, Lister, Result};
 use tokio_util::sync::CancellationToken;
 
-use crate::allocators::addresses;
-use crate::allocators::ranges::{DEFAULT, Range};
-use crate::server::{Inner, own_client};
+use crate::registry::Registry;
+use crate::registry::allocators::addresses;
+use crate::registry::allocators::ranges::{DEFAULT, Range};
+use crate::steps::Steps;
 pub use default_cidr::reconcile as ensure_default;
 use repair::Mend;
 
@@ -33,7 +34,7 @@ enum Key {
 }
 
 struct Keeper {
-    server: Arc<Inner>,
+    registry: Arc<Registry>,
     client: Client,
     recorder: EventRecorder,
     services: Lister<Service>,
@@ -43,13 +44,12 @@ struct Keeper {
 }
 
 /// Runs until `stop`.
-pub async fn run(server: Arc<Inner>, stop: CancellationToken) {
-    if server.table.find("networking.k8s.io", "v1", "ipaddresses").is_none() {
+pub async fn run(registry: Arc<Registry>, client: Client, steps: Arc<Steps>, stop: CancellationToken) {
+    if registry.table.find("networking.k8s.io", "v1", "ipaddresses").is_none() {
         return stop.cancelled().await;
     }
-    let client = own_client(&server);
     let informers = Informers::new(client.clone(), stop.clone());
-    let queue = WorkQueue::new(Arc::clone(&server.clock));
+    let queue = WorkQueue::new(Arc::clone(&registry.clock));
     let (services, cidrs, addresses) = (
         informers.informer::<Service>(),
         informers.informer::<ServiceCIDR>(),
@@ -82,14 +82,14 @@ pub async fn run(server: Arc<Inner>, stop: CancellationToken) {
     if !informers.wait_synced().await {
         return;
     }
-    server.steps.finish(&["start-service-ip-repair-controllers"]);
+    steps.finish(&["start-service-ip-repair-controllers"]);
     let keeper = Arc::new(Keeper {
         recorder: EventRecorder::new(client.clone(), "ipallocator-repair-controller", "", stop.clone()),
         services: services.lister(),
         cidrs: cidrs.lister(),
         addresses: addresses.lister(),
         queue: Arc::clone(&queue),
-        server,
+        registry,
         client,
     });
     let reconcile = move |key: Key| {
@@ -105,14 +105,14 @@ impl Keeper {
             Key::Default => {
                 let cidr = self.cidrs.get("", DEFAULT);
                 if let Some((reason, why)) =
-                    cidr.as_deref().and_then(|c| default_cidr::differs(c, &self.server))
+                    cidr.as_deref().and_then(|c| default_cidr::differs(c, &self.registry))
                 {
                     if let Some(cidr) = cidr {
                         self.recorder.event(&*cidr, EventType::Warning, reason, why);
                     }
                     return Ok(());
                 }
-                ensure_default(&self.server).await.map_err(knarr_client::Error::Status)
+                ensure_default(&self.registry).await.map_err(knarr_client::Error::Status)
             }
             Key::Service(key) => self.service(&key).await,
             Key::Address(name) => self.address(&name).await,
@@ -168,7 +168,7 @@ impl Keeper {
         let Some(address) = self.addresses.get("", name) else { return Ok(()) };
         let parent = &address.spec.parent_ref;
         let service = self.services.get(parent.namespace.as_deref().unwrap_or(""), &parent.name);
-        match repair::address(&address, service.as_deref(), self.server.clock.now()) {
+        match repair::address(&address, service.as_deref(), self.registry.clock.now()) {
             Mend::Later(wait) => self.queue.add_after(Key::Address(name.to_owned()), wait),
             Mend::Delete(reason, why) => {
                 self.recorder.event(&*address, EventType::Warning, reason, why);

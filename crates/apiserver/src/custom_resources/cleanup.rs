@@ -11,52 +11,51 @@ use knarr_api::prepare;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use super::{RETRY, definitions};
-use crate::bootstrap::own_request;
+use super::{CustomResources, RETRY, definitions};
 use crate::cache::{Cache, Selection, WatchFrom};
+use crate::http::request::Request;
 use crate::registry::delete::{How, delete};
 use crate::registry::metadata::rfc3339;
 use crate::registry::served::Served;
 use crate::registry::update::modify_raw;
-use crate::server::Inner;
 
 /// Deletes the instances of a definition, waits until they are gone, and lets it go.
-pub async fn run(server: Arc<Inner>, name: String) {
-    while let Err(error) = clean(&server, &name).await {
+pub async fn run(resources: Arc<CustomResources>, name: String) {
+    while let Err(error) = clean(&resources, &name).await {
         if error.is_not_found() {
             break;
         }
         let why = format!("could not issue all deletes: {error}");
         let condition = Condition::new(TERMINATING, "True", "InstanceDeletionFailed", why);
-        let _ = finish(&server, &name, &condition, false).await;
+        let _ = finish(&resources, &name, &condition, false).await;
         tokio::select! {
-            () = server.stop.cancelled() => break,
-            () = server.clock.sleep(RETRY) => {}
+            () = resources.registry.stop.cancelled() => break,
+            () = resources.registry.clock.sleep(RETRY) => {}
         }
     }
-    server.custom_resources.end_cleaning(&name);
+    resources.end_cleaning(&name);
 }
 
-async fn clean(server: &Arc<Inner>, name: &str) -> Result<(), StatusError> {
+async fn clean(resources: &Arc<CustomResources>, name: &str) -> Result<(), StatusError> {
     let why = "CustomResource deletion is in progress";
     let condition = Condition::new(TERMINATING, "True", "InstanceDeletionInProgress", why);
-    let object = finish(server, name, &condition, false).await?;
+    let object = finish(resources, name, &condition, false).await?;
     let definition = Definition::parse(&object);
     let condition = if !definition.is_true(ESTABLISHED) {
         Condition::new(TERMINATING, "False", "NeverEstablished", "resource was never established")
-    } else if let Some(served) = instances(server, &definition) {
-        empty(server, &served).await?;
+    } else if let Some(served) = instances(resources, &definition) {
+        empty(resources, &served).await?;
         Condition::new(TERMINATING, "False", "InstanceDeletionCompleted", "removed all instances")
     } else {
         let why = "instances overlap with built-in resources in storage";
         Condition::new(TERMINATING, "False", "OverlappingBuiltInResource", why)
     };
-    finish(server, name, &condition, true).await.map(|_| ())
+    finish(resources, name, &condition, true).await.map(|_| ())
 }
 
 /// A served version of the resource that the definition describes.
-fn instances(server: &Inner, definition: &Definition) -> Option<Arc<Served>> {
-    let table = server.table.snapshot();
+fn instances(resources: &CustomResources, definition: &Definition) -> Option<Arc<Served>> {
+    let table = resources.registry.table.snapshot();
     let own = |s: &&Arc<Served>| {
         let types = &s.resource.types;
         s.resource.custom().is_some()
@@ -66,7 +65,7 @@ fn instances(server: &Inner, definition: &Definition) -> Option<Arc<Served>> {
 }
 
 /// Deletes all instances and waits until the last is gone.
-async fn empty(server: &Arc<Inner>, served: &Arc<Served>) -> Result<(), StatusError> {
+async fn empty(resources: &Arc<CustomResources>, served: &Arc<Served>) -> Result<(), StatusError> {
     let cache: &Cache = served.cache()?;
     let everything = Selection::everything(served.stored.clone());
     let watch = cache.watch(None, everything, WatchFrom::Now);
@@ -82,14 +81,16 @@ async fn empty(server: &Arc<Inner>, served: &Arc<Served>) -> Result<(), StatusEr
                 continue;
             }
             let how = How { options: DeleteOptions::default(), dry_run: false, admitted: true };
-            let done = delete(server, &own_request(), served, object.namespace(), object.name(), &how).await;
+            let done =
+                delete(&resources.registry, &Request::own(), served, object.namespace(), object.name(), &how)
+                    .await;
             match done {
                 Err(error) if !error.is_not_found() => return Err(error),
                 _ => {}
             }
         }
         tokio::select! {
-            () = server.stop.cancelled() => return Err(StatusError::unavailable("the server is shutting down")),
+            () = resources.registry.stop.cancelled() => return Err(StatusError::unavailable("the server is shutting down")),
             change = watcher.next() => {
                 if change.is_none() {
                     return Err(StatusError::internal("the watch cache was filled anew"));
@@ -101,13 +102,13 @@ async fn empty(server: &Arc<Inner>, served: &Arc<Served>) -> Result<(), StatusEr
 
 /// Writes the condition, and takes away the finalizer where the definition may go.
 async fn finish(
-    server: &Inner,
+    resources: &CustomResources,
     name: &str,
     condition: &Condition,
     release: bool,
 ) -> Result<Value, StatusError> {
-    let served = definitions(server).ok_or_else(StatusError::path_not_found)?;
-    let now = rfc3339(server.clock.now());
+    let served = definitions(resources).ok_or_else(StatusError::path_not_found)?;
+    let now = rfc3339(resources.registry.clock.now());
     let change = |mut new: Value| {
         condition.set(&mut new, &now);
         if release {
@@ -121,6 +122,6 @@ async fn finish(
         }
         Ok(new)
     };
-    let object = modify_raw(server, &served, "", name, false, &change).await?;
+    let object = modify_raw(&resources.registry, &served, "", name, false, &change).await?;
     serde_json::from_slice(&object.json()).map_err(StatusError::internal)
 }

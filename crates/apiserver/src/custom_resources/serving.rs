@@ -12,9 +12,9 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::conversion::{Conversion, normalize};
+use crate::registry::Registry;
+use crate::registry::conversion::{Conversion, normalize};
 use crate::registry::served::{Served, storage_name};
-use crate::server::Inner;
 
 /// What is served, by the name of the definition.
 #[derive(Default)]
@@ -51,7 +51,7 @@ impl Serving {
     /// Serves the resources of a definition as it is now. Called by one task at a time.
     pub async fn begin(
         &self,
-        server: &Arc<Inner>,
+        registry: &Arc<Registry>,
         object: &Value,
         definition: &Definition,
     ) -> Result<(), StatusError> {
@@ -63,31 +63,31 @@ impl Serving {
             return Ok(());
         }
         let terminating = Arc::new(AtomicBool::new(definition.deleting));
-        let (served, storage) = made(server, definition, &terminating).await?;
+        let (served, storage) = made(registry, definition, &terminating).await?;
         let Some(first) = served.first() else {
-            self.end(server, &definition.name);
+            self.end(registry, &definition.name);
             return Ok(());
         };
         let types = first.resource.types;
         let cache = Arc::clone(first.cache()?);
-        server.table.replace(types.group, types.plural, served);
-        server.caches.retire(&storage, &cache);
+        registry.table.replace(types.group, types.plural, served);
+        registry.caches.retire(&storage, &cache);
         let entry = Entry { fingerprint, group: types.group, plural: types.plural, storage, terminating };
         self.entries().insert(definition.name.clone(), entry);
         Ok(())
     }
 
     /// Serves the resources of a definition no longer.
-    pub fn end(&self, server: &Inner, name: &str) {
+    pub fn end(&self, registry: &Registry, name: &str) {
         let Some(entry) = self.entries().remove(name) else { return };
-        server.table.replace(entry.group, entry.plural, Vec::new());
-        server.caches.remove(&entry.storage);
+        registry.table.replace(entry.group, entry.plural, Vec::new());
+        registry.caches.remove(&entry.storage);
     }
 }
 
 /// Every served version, the newest first, over one cache.
 async fn made(
-    server: &Arc<Inner>,
+    registry: &Arc<Registry>,
     definition: &Definition,
     terminating: &Arc<AtomicBool>,
 ) -> Result<(Vec<Arc<Served>>, String), StatusError> {
@@ -115,15 +115,15 @@ async fn made(
     let selectable =
         intern::names(paths).ok_or_else(|| StatusError::internal("too many names of fields are in use"))?;
     let storage = storage_name(&stored);
-    let cache = server
+    let cache = registry
         .caches
-        .add(&*server.store, &storage, selectable, Some(normalize(&definition)))
+        .add(&*registry.store, &storage, selectable, Some(normalize(&definition)))
         .await
         .map_err(StatusError::internal)?;
     let mut all = Vec::new();
     for version in versions {
         let resource = if version.storage { stored.clone() } else { custom(version)? };
-        let conversion = Conversion::new(server, &definition, &version.name);
+        let conversion = Conversion::new(registry, &definition, &version.name);
         let (cache, terminating) = (Arc::clone(&cache), Arc::clone(terminating));
         all.push(Arc::new(Served::custom(resource, stored.clone(), cache, conversion, terminating)));
     }

@@ -1,5 +1,7 @@
 //! Discovery as it always was: one document for the groups, one for each group version.
 
+use std::net::SocketAddr;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use knarr_api::resource_ref::ResourceRef;
@@ -7,11 +9,10 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::registry::table::Table;
-use crate::server::Inner;
 
 /// `/api`.
-pub fn versions(server: &Inner) -> Value {
-    let address = server.config.advertise.to_string();
+pub fn versions(advertise: SocketAddr) -> Value {
+    let address = advertise.to_string();
     json!({
         "kind": "APIVersions", "versions": ["v1"],
         "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],

@@ -10,9 +10,8 @@ use serde_json::Value;
 
 use super::{Document, custom_openapi};
 use crate::http::output::Answer;
-use crate::registry::Request;
+use crate::http::request::Request;
 use crate::registry::table::Table;
-use crate::server::Inner;
 
 type ByPath = BTreeMap<String, Arc<Document>>;
 
@@ -133,8 +132,8 @@ fn document_of(table: &Table, group: &str, version: &str, descriptions: &BTreeMa
 }
 
 /// `/openapi/v3/apis/apps/v1`.
-pub fn document(server: &Inner, table: &Table, request: &Request, path: &str) -> Answer {
-    let all = server.discovery.openapi.all(table);
+pub fn document(documents: &Documents, table: &Table, request: &Request, path: &str) -> Answer {
+    let all = documents.all(table);
     let Some(document) = all.get(path) else {
         return Answer::text(404, "404 page not found\n");
     };

@@ -13,12 +13,12 @@ use http::header::{
 use http::{HeaderMap, HeaderName, Response, StatusCode};
 use knarr_apimachinery::schema::openapi::{gnostic, hash, v2};
 
+use super::Discovery;
 use crate::aggregator;
 use crate::http::body::Body;
 use crate::http::output::{Answer, raw, to_json};
-use crate::registry::Request;
+use crate::http::request::Request;
 use crate::registry::table::Table;
-use crate::server::Inner;
 
 /// Older and newer name of the same form.
 const PROTOBUF: [&str; 2] = [
@@ -59,8 +59,8 @@ impl Packed {
 }
 
 impl DocumentV2 {
-    fn made(&self, server: &Inner, table: &Arc<Table>) -> Arc<Made> {
-        let generation = server.aggregator.generation();
+    fn made(&self, discovery: &Discovery, table: &Arc<Table>) -> Arc<Made> {
+        let generation = discovery.aggregator.generation();
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(made) = &*kept
             && Arc::ptr_eq(&made.table, table)
@@ -68,9 +68,9 @@ impl DocumentV2 {
         {
             return Arc::clone(made);
         }
-        let all = server.discovery.openapi.all(table);
+        let all = discovery.openapi.all(table);
         let v3 = all.values().filter_map(|d| serde_json::from_slice(&d.body).ok());
-        let document = aggregator::merge_openapi_v2(server, v2::document(v3));
+        let document = aggregator::merge_openapi_v2(&discovery.aggregator, v2::document(v3));
         let made = Arc::new(Made {
             table: Arc::clone(table),
             generation,
@@ -105,11 +105,11 @@ fn form(accept: &str) -> Option<&'static str> {
     (!any).then_some("application/json")
 }
 
-pub fn answer(server: &Inner, table: &Arc<Table>, request: &Request) -> Answer {
+pub fn answer(discovery: &Discovery, table: &Arc<Table>, request: &Request) -> Answer {
     let Some(content_type) = form(&listed(&request.headers, &ACCEPT)) else {
         return Answer::text(406, "");
     };
-    let made = server.discovery.openapi_v2.made(server, table);
+    let made = discovery.openapi_v2.made(discovery, table);
     let packed = if content_type == PROTOBUF[0] { &made.protobuf } else { &made.json };
     let known = request.headers.get(IF_NONE_MATCH).and_then(|v| v.to_str().ok());
     let gzip = listed(&request.headers, &ACCEPT_ENCODING).split(',').any(|e| e.trim().starts_with("gzip"));

@@ -6,22 +6,23 @@ use serde_json::{Value, json};
 
 use super::levels::Dangling;
 use super::{Fairness, SCHEMAS};
-use crate::bootstrap;
+use crate::http::request::Request;
+use crate::registry::Registry;
 use crate::registry::managed::{self, Change};
 use crate::registry::metadata;
+use crate::registry::options::WriteParams;
 use crate::registry::update::{Target, modify};
-use crate::server::Inner;
 
 /// Writes conditions as the configuration changes, until the server stops.
-pub async fn maintain_status(server: Arc<Inner>, fairness: Arc<Fairness>) {
+pub async fn maintain_status(registry: Arc<Registry>, fairness: Arc<Fairness>) {
     loop {
         tokio::select! {
-            () = server.stop.cancelled() => return,
+            () = registry.stop.cancelled() => return,
             () = fairness.changed.notified() => {}
         }
         let wanted = std::mem::take(&mut fairness.lock().dangling);
         for dangling in wanted {
-            write(&server, &dangling).await;
+            write(&registry, &dangling).await;
         }
     }
 }
@@ -59,16 +60,18 @@ fn changed(old: &Value, dangling: &Dangling, now: &str) -> Option<Value> {
     Some(new)
 }
 
-async fn write(server: &Inner, dangling: &Dangling) {
-    let held = server.caches.get(SCHEMAS).and_then(|c| c.get(&dangling.schema));
+async fn write(registry: &Registry, dangling: &Dangling) {
+    let held = registry.caches.get(SCHEMAS).and_then(|c| c.get(&dangling.schema));
     let Some(held) = held.and_then(|o| serde_json::from_slice::<Value>(&o.json()).ok()) else { return };
-    let now = metadata::rfc3339(server.clock.now());
+    let now = metadata::rfc3339(registry.clock.now());
     if changed(&held, dangling, &now).is_none() {
         return;
     }
-    let Some(served) = server.table.find("flowcontrol.apiserver.k8s.io", "v1", "flowschemas") else { return };
-    let request = bootstrap::own_request();
-    let mut params = bootstrap::params();
+    let Some(served) = registry.table.find("flowcontrol.apiserver.k8s.io", "v1", "flowschemas") else {
+        return;
+    };
+    let request = Request::own();
+    let mut params = WriteParams::own();
     params.field_manager = "api-priority-and-fairness-config-consumer-v1".into();
     let target = Target { namespace: "", name: &dangling.schema, subresource: Some("status") };
     (params.force, params.applied) = (Some(true), true);
@@ -80,11 +83,11 @@ async fn write(server: &Inner, dangling: &Dangling) {
                 "apiVersion": new["apiVersion"], "kind": new["kind"],
                 "metadata": {"name": dangling.schema}, "status": {"conditions": own},
             });
-            managed::apply(&served, Some(old), &applied, target, &params, server.clock.now())
+            managed::apply(&served, Some(old), &applied, target, &params, registry.clock.now())
         }
         None => Ok(old.clone()),
     };
-    if let Err(error) = modify(server, &request, &served, &params, target, Change::Apply, &change).await
+    if let Err(error) = modify(registry, &request, &served, &params, target, Change::Apply, &change).await
         && !error.is_not_found()
     {
         tracing::warn!(%error, schema = dangling.schema, "cannot write a flow schema's condition");

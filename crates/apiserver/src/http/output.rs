@@ -13,12 +13,10 @@ use knarr_api::resource_ref::ResourceRef;
 use knarr_apimachinery::clock::Clock;
 use knarr_apimachinery::schema::protobuf::{self, EncodeError, ListEncoder};
 use knarr_apimachinery::status::{InOrder, StatusError};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::body::{Body, ListBody};
 use super::negotiate::{Form, Format, Negotiated};
-use crate::registry::watch::Session;
-use crate::registry::watch_body;
 use crate::table::{self, IncludeObject, Rows};
 
 /// Bodies below this many bytes are not worth compressing.
@@ -32,7 +30,7 @@ pub enum Answer {
         object: Arc<Object>,
     },
     List(ListAnswer),
-    Watch(Box<Session>),
+    Watch(Box<dyn Respond>),
     /// Anything else that is JSON.
     Value {
         code: u16,
@@ -42,7 +40,28 @@ pub enum Answer {
     Raw(Response<Body>),
 }
 
+/// An answer that goes on, such as a watch.
+pub trait Respond: Send {
+    /// What its objects are.
+    fn resource(&self) -> &ResourceRef;
+
+    /// Begins the answer in the negotiated form; tables show what `include` says.
+    fn respond(
+        self: Box<Self>,
+        negotiated: Negotiated,
+        include: IncludeObject,
+        clock: Arc<dyn Clock>,
+    ) -> Response<Body>;
+}
+
 impl Answer {
+    /// `{"kind":"Status","status":"Success","code":201}`.
+    pub fn created() -> Self {
+        let value =
+            json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+        Self::Value { code: 201, value }
+    }
+
     pub fn text(code: u16, text: impl Into<Bytes>) -> Self {
         Self::Raw(plain(code, text))
     }
@@ -163,10 +182,7 @@ pub fn write(
             write_error(&StatusError::new(406, "NotAcceptable", why), Negotiated::default())
         }
         Answer::List(list) => write_list(list, negotiated, rows, now),
-        Answer::Watch(session) => {
-            let clock = Arc::clone(clock);
-            watch_body::respond(*session, negotiated, include, move || clock.now())
-        }
+        Answer::Watch(watch) => watch.respond(negotiated, include, Arc::clone(clock)),
     }
 }
 

@@ -1,7 +1,6 @@
 //! Connections to kubelets and pods.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,23 +8,23 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
+use knarr_apimachinery::clock::Clock;
 use knarr_tls::{Roots, tls_words};
 use rustls::ClientConfig;
 use rustls::client::Resumption;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::Backend;
 use super::node_identity::NodeIdentity;
-use crate::config::{Config, ConfigError, Keypair};
-use crate::http::tls;
+use crate::config::Config;
+use crate::dial::dial;
+use crate::http::keypair::{self, ConfigError, Keypair};
 use crate::reload::Reloaded;
-use crate::server::Inner;
-use crate::webhook::io_words;
 
 const WHAT: &str = "the kubelet client certificate";
 /// The limits of upstream's transport. Source: client-go, transport/cache.go.
@@ -44,11 +43,11 @@ impl Kubelets {
     pub fn open(config: &Config) -> Result<Option<Reloaded<Self>>, ConfigError> {
         let ca = config.kubelet_ca_pem.clone();
         let (given, files) = (config.kubelet_client.as_ref(), config.kubelet_client_files.as_ref());
-        tls::follow(given, files, WHAT, move |pair| Self::new(pair, &ca))
+        keypair::follow(given, files, WHAT, move |pair| Self::new(pair, &ca))
     }
 
     fn new(pair: &Keypair, ca: &str) -> Result<Self, ConfigError> {
-        let (chain, key) = tls::keypair(pair, WHAT)?;
+        let (chain, key) = keypair::keypair(pair, WHAT)?;
         let unusable = |e: &dyn std::fmt::Display| ConfigError::Unusable { what: WHAT, why: e.to_string() };
         let roots = || Roots::from_pem(ca.as_bytes()).map_err(|e| unusable(&e));
         let verifier = knarr_tls::verifier(roots()?).map_err(|e| unusable(&e))?;
@@ -78,70 +77,59 @@ impl Kubelets {
 /// What Go says of a TLS handshake that takes too long.
 const TLS_TOO_LONG: &str = "net/http: TLS handshake timeout";
 
-/// What the step ends with, or that it takes too long.
-async fn within<T>(
-    server: &Inner,
-    limit: Duration,
-    too_long: impl FnOnce() -> String,
-    step: impl Future<Output = Result<T, String>>,
-) -> Result<T, String> {
-    tokio::select! {
-        done = step => done,
-        () = server.clock.sleep(limit) => Err(too_long()),
-    }
+/// Opens connections to backends.
+pub struct Dialer {
+    pub clock: Arc<dyn Clock>,
+    /// `None` without a client certificate for kubelets.
+    pub kubelets: Option<Reloaded<Kubelets>>,
 }
 
-/// A connection ready for one request, and the authority to name in it. Errors are worded as by Go's dialer.
-pub async fn connect_plainly(
-    server: &Inner,
-    backend: &Backend,
-) -> Result<(SendRequest<Full<Bytes>>, String), String> {
-    let (Backend::Kubelet { address, port, .. }
-    | Backend::Plain { address, port }
-    | Backend::Tls { address, port, .. }) = backend;
-    let authority = backend.authority();
-    let too_long = || format!("dial tcp {authority}: i/o timeout");
-    let stream = within(server, CONNECT_WITHIN, too_long, dial(address, *port)).await?;
-    let _ = stream.set_nodelay(true);
-    match backend {
-        Backend::Plain { .. } => Ok((speak(stream).await?, authority)),
-        Backend::Tls { server_name, tls, .. } => {
-            let name = ServerName::try_from(server_name.clone()).map_err(|e| e.to_string())?;
-            let connected = async {
-                let stream = TlsConnector::from(Arc::clone(tls)).connect(name, stream).await;
-                stream.map_err(|e| tls_words(&e, server_name))
-            };
-            let stream = within(server, TLS_WITHIN, || TLS_TOO_LONG.to_owned(), connected).await?;
-            Ok((speak(stream).await?, authority))
-        }
-        Backend::Kubelet { node, .. } => {
-            let kubelets = server.kubelets.as_ref().ok_or("no kubelet client certificate is configured")?;
-            let kubelets = kubelets.get(&*server.clock);
-            let connected = async {
-                let stream = kubelets.connect(node, address, stream).await;
-                stream.map_err(|e| tls_words(&e, address))
-            };
-            let stream = within(server, TLS_WITHIN, || TLS_TOO_LONG.to_owned(), connected).await?;
-            Ok((speak(stream).await?, authority))
+impl Dialer {
+    /// What the step ends with, or that it takes too long.
+    async fn within<T>(
+        &self,
+        limit: Duration,
+        too_long: impl FnOnce() -> String,
+        step: impl Future<Output = Result<T, String>>,
+    ) -> Result<T, String> {
+        tokio::select! {
+            done = step => done,
+            () = self.clock.sleep(limit) => Err(too_long()),
         }
     }
-}
 
-/// The first of the name's addresses that answers; the error is of the first that does not.
-pub async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
-    let found = lookup_host((host, port)).await.map_err(|e| format!("dial tcp: lookup {host}: {e}"))?;
-    let mut addresses: Vec<SocketAddr> = found.collect();
-    addresses.sort_by_key(SocketAddr::is_ipv6);
-    let mut failure = None;
-    for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => {
-                failure.get_or_insert_with(|| format!("dial tcp {address}: {}", io_words(&error)));
+    /// A connection ready for one request, and the authority to name in it. Errors are worded as by Go's dialer.
+    pub async fn connect(&self, backend: &Backend) -> Result<(SendRequest<Full<Bytes>>, String), String> {
+        let (Backend::Kubelet { address, port, .. }
+        | Backend::Plain { address, port }
+        | Backend::Tls { address, port, .. }) = backend;
+        let authority = backend.authority();
+        let too_long = || format!("dial tcp {authority}: i/o timeout");
+        let stream = self.within(CONNECT_WITHIN, too_long, dial(address, *port)).await?;
+        let _ = stream.set_nodelay(true);
+        match backend {
+            Backend::Plain { .. } => Ok((speak(stream).await?, authority)),
+            Backend::Tls { server_name, tls, .. } => {
+                let name = ServerName::try_from(server_name.clone()).map_err(|e| e.to_string())?;
+                let connected = async {
+                    let stream = TlsConnector::from(Arc::clone(tls)).connect(name, stream).await;
+                    stream.map_err(|e| tls_words(&e, server_name))
+                };
+                let stream = self.within(TLS_WITHIN, || TLS_TOO_LONG.to_owned(), connected).await?;
+                Ok((speak(stream).await?, authority))
+            }
+            Backend::Kubelet { node, .. } => {
+                let kubelets = self.kubelets.as_ref().ok_or("no kubelet client certificate is configured")?;
+                let kubelets = kubelets.get(&*self.clock);
+                let connected = async {
+                    let stream = kubelets.connect(node, address, stream).await;
+                    stream.map_err(|e| tls_words(&e, address))
+                };
+                let stream = self.within(TLS_WITHIN, || TLS_TOO_LONG.to_owned(), connected).await?;
+                Ok((speak(stream).await?, authority))
             }
         }
     }
-    Err(failure.unwrap_or_else(|| format!("dial tcp: lookup {host}: no such host")))
 }
 
 async fn speak<S>(stream: S) -> Result<SendRequest<Full<Bytes>>, String>

@@ -8,23 +8,23 @@ use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::status::StatusError;
 use knarr_client::transport::Query as Builder;
 
-use super::{Backend, Location, addresses, rewrite};
+use super::{Backend, Location, Proxy, addresses, rewrite};
 use crate::http::query::Query;
-use crate::registry::{Request, store};
-use crate::server::Inner;
+use crate::http::request::Request;
+use crate::registry::store;
 
 /// `None` for the log of a pod that has no node yet: there is nothing to read.
-pub async fn locate(server: &Inner, request: &Request) -> Result<Option<Location>, StatusError> {
+pub async fn locate(proxy: &Proxy, request: &Request) -> Result<Option<Location>, StatusError> {
     let info = &request.info;
     match (info.resource.as_str(), info.subresource.as_str()) {
         ("nodes", "proxy") => {
             let (scheme, name, port) = name_and_port(&info.name)?;
-            let mut to = kubelet_of(server, name).await?;
+            let mut to = kubelet_of(proxy, name).await?;
             let Backend::Kubelet { address: stated, port: own_port, .. } = &to else {
                 return Err(StatusError::path_not_found());
             };
             // The kubelet itself shows who it is, whatever its name leads to.
-            let address = match server.config.proxies_to_own_machine {
+            let address = match proxy.to_own_machine {
                 true => stated.clone(),
                 false => addresses::of_host(stated).await?.to_string(),
             };
@@ -36,15 +36,15 @@ pub async fn locate(server: &Inner, request: &Request) -> Result<Option<Location
             }
             Ok(Some(Location { to, path: rest(request) }))
         }
-        ("services", "proxy") => service(server, request).await.map(Some),
+        ("services", "proxy") => service(proxy, request).await.map(Some),
         ("pods", "proxy") => {
             let (scheme, name, port) = name_and_port(&info.name)?;
-            let pod = pod(server, &info.namespace, name).await?;
+            let pod = pod(proxy, &info.namespace, name).await?;
             pod_proxy(&pod, scheme, port, rest(request)).map(Some)
         }
         ("pods", kind) => {
-            let pod = pod(server, &info.namespace, &info.name).await?;
-            in_pod(server, request, &pod, kind).await
+            let pod = pod(proxy, &info.namespace, &info.name).await?;
+            in_pod(proxy, request, &pod, kind).await
         }
         _ => Err(StatusError::path_not_found()),
     }
@@ -66,17 +66,19 @@ fn by_scheme(scheme: &str, address: String, port: u16) -> Result<Backend, Status
     Ok(Backend::Tls { server_name: address.clone(), address, port, tls: Arc::new(tls) })
 }
 
-async fn pod(server: &Inner, namespace: &str, name: &str) -> Result<Pod, StatusError> {
-    let served = server.table.find("", "v1", "pods").ok_or_else(StatusError::path_not_found)?;
-    let current =
-        store::read(server, &served, namespace, name).await?.ok_or_else(|| served.not_found(name))?;
+async fn pod(proxy: &Proxy, namespace: &str, name: &str) -> Result<Pod, StatusError> {
+    let served = proxy.registry.table.find("", "v1", "pods").ok_or_else(StatusError::path_not_found)?;
+    let current = store::read(&proxy.registry, &served, namespace, name)
+        .await?
+        .ok_or_else(|| served.not_found(name))?;
     let pod = current.object.typed::<Pod>().map_err(StatusError::internal)?;
     Ok(Pod::clone(&pod))
 }
 
-async fn kubelet_of(server: &Inner, node: &str) -> Result<Backend, StatusError> {
-    let served = server.table.find("", "v1", "nodes").ok_or_else(StatusError::path_not_found)?;
-    let current = store::read(server, &served, "", node).await?.ok_or_else(|| served.not_found(node))?;
+pub async fn kubelet_of(proxy: &Proxy, node: &str) -> Result<Backend, StatusError> {
+    let served = proxy.registry.table.find("", "v1", "nodes").ok_or_else(StatusError::path_not_found)?;
+    let current =
+        store::read(&proxy.registry, &served, "", node).await?.ok_or_else(|| served.not_found(node))?;
     let typed = current.object.typed::<Node>().map_err(StatusError::internal)?;
     let status = typed.status.as_ref();
     let addresses = status.and_then(|s| s.addresses.as_deref()).unwrap_or_default();
@@ -93,7 +95,7 @@ async fn kubelet_of(server: &Inner, node: &str) -> Result<Backend, StatusError> 
 }
 
 async fn in_pod(
-    server: &Inner,
+    proxy: &Proxy,
     request: &Request,
     pod: &Pod,
     kind: &str,
@@ -118,7 +120,7 @@ async fn in_pod(
         }
         return Err(StatusError::bad_request(format!("pod {name} does not have a host assigned")));
     }
-    let to = kubelet_of(server, node).await?;
+    let to = kubelet_of(proxy, node).await?;
     let (path, parameters) = match kind {
         "log" => (format!("/containerLogs/{namespace}/{name}/{container}"), log_parameters(query)),
         "portforward" => {
@@ -242,11 +244,11 @@ fn pod_proxy(pod: &Pod, scheme: &str, port: &str, path: String) -> Result<Locati
     Ok(Location { to: by_scheme(scheme, address, port)?, path })
 }
 
-async fn service(server: &Inner, request: &Request) -> Result<Location, StatusError> {
+async fn service(proxy: &Proxy, request: &Request) -> Result<Location, StatusError> {
     let info = &request.info;
     let (scheme, name, port) = name_and_port(&info.name)?;
-    let served = server.table.find("", "v1", "services").ok_or_else(StatusError::path_not_found)?;
-    let found = store::read(server, &served, &info.namespace, name).await?;
+    let served = proxy.registry.table.find("", "v1", "services").ok_or_else(StatusError::path_not_found)?;
+    let found = store::read(&proxy.registry, &served, &info.namespace, name).await?;
     let none = || StatusError::unavailable(format!("no endpoints available for service \"{}\"", info.name));
     let object = found.ok_or_else(none)?.object;
     let service = object.typed::<Service>().map_err(StatusError::internal)?;
@@ -257,7 +259,7 @@ async fn service(server: &Inner, request: &Request) -> Result<Location, StatusEr
         text => ports.iter().find(|p| p.name.as_deref() == Some(text) || p.port.to_string() == text),
     };
     let port_name = chosen.and_then(|p| p.name.clone()).unwrap_or_default();
-    let slices = server.table.find("discovery.k8s.io", "v1", "endpointslices").ok_or_else(none)?;
+    let slices = proxy.registry.table.find("discovery.k8s.io", "v1", "endpointslices").ok_or_else(none)?;
     for object in slices.cache()?.list(Some(&info.namespace)) {
         if object.header().label("kubernetes.io/service-name") != Some(name) {
             continue;
@@ -267,7 +269,7 @@ async fn service(server: &Inner, request: &Request) -> Result<Location, StatusEr
         let Some(Ok(port)) = port.and_then(|p| p.port).map(u16::try_from) else { continue };
         let ready = |e: &&Endpoint| e.conditions.as_ref().is_none_or(|c| c.ready != Some(false));
         for endpoint in slice.endpoints.iter().flatten().filter(ready) {
-            if let Some(address) = pod_address(server, &info.namespace, endpoint).await {
+            if let Some(address) = pod_address(proxy, &info.namespace, endpoint).await {
                 let to = by_scheme(scheme, address, port)?;
                 return Ok(Location { to, path: rest(request) });
             }
@@ -277,10 +279,10 @@ async fn service(server: &Inner, request: &Request) -> Result<Location, StatusEr
 }
 
 /// The address of an endpoint that is one of the pod that it stands for: whoever writes slices chooses no other one.
-async fn pod_address(server: &Inner, namespace: &str, endpoint: &Endpoint) -> Option<String> {
+async fn pod_address(proxy: &Proxy, namespace: &str, endpoint: &Endpoint) -> Option<String> {
     let address = endpoint.addresses.first()?;
     let target = endpoint.target_ref.as_ref().filter(|t| t.namespace.as_deref() == Some(namespace))?;
-    let pod = pod(server, namespace, target.name.as_deref()?).await.ok()?;
+    let pod = pod(proxy, namespace, target.name.as_deref()?).await.ok()?;
     let mut known = pod.status.iter().flat_map(|s| s.pod_ips.iter().flatten());
     known.any(|known| known.ip == *address).then(|| address.clone())
 }

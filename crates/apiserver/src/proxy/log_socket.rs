@@ -1,7 +1,5 @@
 //! Logs over a WebSocket: each piece that comes from the kubelet is one message.
 
-use std::sync::Arc;
-
 use futures_util::{SinkExt, StreamExt};
 use http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_KEY, UPGRADE};
 use http::{Response, StatusCode};
@@ -13,7 +11,7 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{Message, Role};
 
 use crate::http::body::Body;
-use crate::server::Inner;
+use tokio_util::sync::CancellationToken;
 
 const ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");
 const PROTOCOL: HeaderName = HeaderName::from_static("sec-websocket-protocol");
@@ -27,7 +25,7 @@ pub fn wanted(headers: &HeaderMap) -> bool {
 
 /// Switches the client's connection and passes the log on.
 pub fn answer(
-    server: &Arc<Inner>,
+    stop: CancellationToken,
     headers: &HeaderMap,
     client: OnUpgrade,
     log: Response<Body>,
@@ -36,7 +34,6 @@ pub fn answer(
     let Body::Stream(mut pieces) = log.into_body() else {
         return Err(StatusError::internal("a log that is no stream"));
     };
-    let stop = server.stop.clone();
     let pass_on = async move {
         let Ok(client) = client.await else { return };
         let socket = WebSocketStream::from_raw_socket(TokioIo::new(client), Role::Server, None).await;

@@ -29,16 +29,48 @@ use knarr_serving::IdleMonitor;
 use rustls::ClientConfig;
 use serde_json::{Value, json};
 
-use crate::admission::{self, Attributes, Operation};
-use crate::authz;
+use crate::authz::{self, Authorizer};
 use crate::http::body::{Body, BoxError};
 use crate::http::output::Answer;
-use crate::registry::Request;
-use crate::server::Inner;
+use crate::http::request::Request;
+use crate::registry::Registry;
+use crate::registry::attributes::{Attributes, Operation};
 
-pub use dial::{Kubelets, connect_plainly, dial};
+pub use dial::{Dialer, Kubelets};
 use pages::Links;
 pub use rewrite::escape;
+
+/// Passes requests on.
+pub struct Proxy {
+    pub registry: Arc<Registry>,
+    pub authorizer: Arc<Authorizer>,
+    pub dialer: Arc<Dialer>,
+    /// Nodes, pods and endpoints may be at loopback and link-local addresses.
+    pub to_own_machine: bool,
+    /// The gate AuthorizePodWebsocketUpgradeCreatePermission.
+    pub upgrades_need_create: bool,
+}
+
+impl Proxy {
+    /// The body of a GET to a node's kubelet, up to `most` bytes.
+    ///
+    /// # Errors
+    /// Why the kubelet is not reached, or its error.
+    pub async fn get_from_kubelet(&self, node: &str, path: &str, most: usize) -> Result<Bytes, String> {
+        let to = locate::kubelet_of(self, node).await.map_err(|e| e.to_string())?;
+        let (mut sender, authority) = self.dialer.connect(&to).await?;
+        let request = http::Request::get(path).header(HOST, authority).body(Full::new(Bytes::new()));
+        let answer =
+            sender.send_request(request.map_err(|e| e.to_string())?).await.map_err(|e| e.to_string())?;
+        let status = answer.status();
+        let body =
+            Limited::new(answer.into_body(), most).collect().await.map_err(|e| e.to_string())?.to_bytes();
+        match status.is_success() {
+            true => Ok(body),
+            false => Err(format!("the kubelet answered {status}")),
+        }
+    }
+}
 
 /// Where a request goes on.
 pub struct Location {
@@ -77,24 +109,24 @@ const HOP_BY_HOP: [HeaderName; 4] =
     [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, HeaderName::from_static("keep-alive")];
 
 /// Answers `log`, `exec`, `attach`, `portforward` and `proxy`.
-pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
+pub async fn answer(proxy: &Proxy, request: &Request) -> Result<Answer, StatusError> {
     if request.info.subresource != "log" && request.query.non_empty("dryRun").is_some() {
         return Err(StatusError::bad_request("dryRun is not supported"));
     }
-    admit(server, request).await?;
+    admit(proxy, request).await?;
     let streaming = matches!(request.info.subresource.as_str(), "exec" | "attach" | "portforward");
     if streaming {
-        may_create(server, request).await?;
+        may_create(proxy, request).await?;
     }
     let upgrade = request.upgrade.lock().unwrap_or_else(PoisonError::into_inner).take();
     if streaming && upgrade.is_none() {
         // Where to comes first, as upstream finds that out.
-        locate::locate(server, request).await?;
+        locate::locate(proxy, request).await?;
         return Err(StatusError::bad_request("Upgrade request required"));
     }
     let proxied = request.info.subresource == "proxy";
     // Only what can be reached is led on.
-    let Some(location) = locate::locate(server, request).await? else {
+    let Some(location) = locate::locate(proxy, request).await? else {
         return Ok(Answer::text(200, ""));
     };
     if proxied
@@ -111,15 +143,16 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
             rewrite::forwarded(headers, &format!("{prefix}{rest}"));
         }
     };
-    let response = send(server, request, &location, switching, told).await;
+    let response = send(proxy, request, &location, switching, told).await;
     let response = response.map_err(|failure| unreachable(failure, &request.info.subresource, &location))?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return tunnel(server, upgrade, response).map(Answer::Raw);
+        return tunnel(proxy, upgrade, response).map(Answer::Raw);
     }
     if is_log {
         let log = log(response).await?;
         return match upgrade.filter(|_| log_socket::wanted(&request.headers)) {
-            Some(client) => log_socket::answer(server, &request.headers, client, log).map(Answer::Raw),
+            Some(client) => log_socket::answer(proxy.registry.stop.clone(), &request.headers, client, log)
+                .map(Answer::Raw),
             None => Ok(Answer::Raw(log)),
         };
     }
@@ -157,17 +190,16 @@ fn unreachable(failure: Failure, subresource: &str, location: &Location) -> Stat
 }
 
 /// A WebSocket is opened by a GET, which is authorized as `get`: what it does needs `create`, whatever the method.
-async fn may_create(server: &Inner, request: &Request) -> Result<(), StatusError> {
+async fn may_create(proxy: &Proxy, request: &Request) -> Result<(), StatusError> {
     let info = &request.info;
-    if info.verb == "create" || !server.config.features.is_on("AuthorizePodWebsocketUpgradeCreatePermission")
-    {
+    if info.verb == "create" || !proxy.upgrades_need_create {
         return Ok(());
     }
     let wanted = authz::Attributes {
         verb: "create".to_owned(),
         ..authz::Attributes::of_request(info, &request.query)
     };
-    let decision = server.authorizer.authorize(&request.user, &wanted).await;
+    let decision = proxy.authorizer.authorize(&request.user, &wanted).await;
     if decision.is_allowed() {
         return Ok(());
     }
@@ -191,19 +223,19 @@ async fn page(body: Incoming, links: &Links<'_>) -> Result<Body, StatusError> {
 
 /// Passes a request on whole, with headers of its own. What went wrong is told in Go's words.
 pub async fn pass(
-    server: &Arc<Inner>,
+    proxy: &Proxy,
     request: &Request,
     location: &Location,
     set: impl FnOnce(&mut HeaderMap),
 ) -> Result<Answer, String> {
     let upgrade = request.upgrade.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let (sender, authority) = dial::connect_plainly(server, &location.to).await?;
+    let (sender, authority) = proxy.dialer.connect(&location.to).await?;
     let sent = send_on(sender, &authority, request, location, upgrade.is_some(), set).await;
     let response = sent.map_err(|failure| match failure {
         Failure::Connecting(why) | Failure::Sending(why) => why,
     })?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return tunnel(server, upgrade, response).map(Answer::Raw).map_err(|e| e.to_string());
+        return tunnel(proxy, upgrade, response).map(Answer::Raw).map_err(|e| e.to_string());
     }
     let (mut parts, body) = response.into_parts();
     parts.headers.remove(TRANSFER_ENCODING);
@@ -225,18 +257,18 @@ fn to_root(request: &Request) -> Option<Response<Body>> {
 }
 
 /// All but logs are connects, which admission may refuse.
-async fn admit(server: &Inner, request: &Request) -> Result<(), StatusError> {
+async fn admit(proxy: &Proxy, request: &Request) -> Result<(), StatusError> {
     let info = &request.info;
     if info.subresource == "log" {
         return Ok(());
     }
-    let served = server.table.find(&info.group, &info.version, &info.resource);
+    let served = proxy.registry.table.find(&info.group, &info.version, &info.resource);
     let served = served.ok_or_else(StatusError::path_not_found)?;
     let place = (info.namespace.as_str(), info.name.as_str(), info.subresource.as_str());
     let mut attributes = Attributes::new(request, &served, Operation::Connect, place, Value::Null, false);
     let kind = attributes.kind();
     attributes.object = connect_options(request, &kind.api_version(), &kind.kind);
-    admission::admit(&mut attributes, server).await.map(|_| ())
+    proxy.registry.admit(&mut attributes).await.map(|_| ())
 }
 
 /// The query as the options object that admission sees.
@@ -293,13 +325,13 @@ enum Failure {
 }
 
 async fn send(
-    server: &Inner,
+    proxy: &Proxy,
     request: &Request,
     location: &Location,
     upgrade: bool,
     set: impl FnOnce(&mut HeaderMap),
 ) -> Result<Response<Incoming>, Failure> {
-    let (sender, authority) = connect_plainly(server, &location.to).await.map_err(Failure::Connecting)?;
+    let (sender, authority) = proxy.dialer.connect(&location.to).await.map_err(Failure::Connecting)?;
     send_on(sender, &authority, request, location, upgrade, set).await
 }
 
@@ -342,7 +374,7 @@ fn copy_headers(from: &HeaderMap, to: &mut HeaderMap, upgrade: bool) {
 
 /// Passes bytes both ways once both sides have switched.
 fn tunnel(
-    server: &Arc<Inner>,
+    proxy: &Proxy,
     client: Option<OnUpgrade>,
     mut response: Response<Incoming>,
 ) -> Result<Response<Body>, StatusError> {
@@ -350,7 +382,7 @@ fn tunnel(
         return Err(StatusError::internal("the backend switched protocols without being asked"));
     };
     let backend = hyper::upgrade::on(&mut response);
-    let stop = server.stop.clone();
+    let stop = proxy.registry.stop.clone();
     tokio::spawn(async move {
         let both = async { tokio::try_join!(client, backend) };
         let (client, backend) = match both.await {

@@ -9,13 +9,13 @@ use knarr_apimachinery::status::StatusError;
 use knarr_storage::Precondition;
 use serde_json::Value;
 
+use super::attributes::{Attributes, Operation};
 use super::options::{FieldValidation, WriteParams};
 use super::served::{Prepared, Served};
 use super::store::{self, WriteError};
 use super::{Request, metadata, unsupported};
-use crate::admission::{self, Attributes, Operation};
-use crate::allocators;
-use crate::server::Inner;
+use crate::registry::Registry;
+use crate::registry::allocators;
 
 /// How often a generated name that exists already is generated anew.
 const NAME_ATTEMPTS: usize = 8;
@@ -32,19 +32,19 @@ pub fn decode_body(request: &Request, served: &Served, params: &WriteParams) -> 
 
 /// POST to a collection.
 pub async fn create(
-    server: &Inner,
+    registry: &Registry,
     request: &Request,
     served: &Served,
     params: &WriteParams,
 ) -> Result<Arc<Object>, StatusError> {
     let mut object = decode_body(request, served, params)?;
     metadata::match_namespace(served, &mut object, &request.info.namespace)?;
-    create_value(server, request, served, params, object).await
+    create_value(registry, request, served, params, object).await
 }
 
 /// As `create`, of a decoded object: also where an update or an apply creates.
 pub async fn create_value(
-    server: &Inner,
+    registry: &Registry,
     request: &Request,
     served: &Served,
     params: &WriteParams,
@@ -55,7 +55,7 @@ pub async fn create_value(
     let dropped = knarr_api::dropped::drop_fields(served.resource.types, &mut object);
     dropped.into_iter().for_each(|w| request.warn(w));
     served.resource.default(&mut object, None);
-    let now = server.clock.now();
+    let now = registry.clock.now();
     metadata::init(&mut object, now, &uuid::Uuid::new_v4().to_string());
     // What admission sets belongs to nobody.
     super::managed::created(served, params, &mut object, now);
@@ -65,18 +65,18 @@ pub async fn create_value(
     };
     let place = (namespace.as_str(), name.as_str(), "");
     let mut attributes = Attributes::new(request, served, Operation::Create, place, object, params.dry_run);
-    admission::mutate(&mut attributes, server).await?;
+    registry.admission.mutate(registry, &mut attributes).await?;
     let mut object = attributes.object;
     name_limit_range(served, &mut object);
     let base = metadata::text(&object, "generateName").to_owned();
     let generated = metadata::text(&object, "name").is_empty() && !base.is_empty();
     if !generated {
-        return create_named(server, request, served, params, object, versioned).await;
+        return create_named(registry, request, served, params, object, versioned).await;
     }
     for attempt in 1.. {
         let name = names::generate_name(&mut fastrand::Rng::new(), &base);
         knarr_api::prepare::metadata(&mut object).insert("name".into(), name.into());
-        match create_named(server, request, served, params, object.clone(), versioned).await {
+        match create_named(registry, request, served, params, object.clone(), versioned).await {
             Err(error) if error.is_already_exists() && attempt < NAME_ATTEMPTS => {}
             other => return other,
         }
@@ -96,7 +96,7 @@ fn name_limit_range(served: &Served, object: &mut Value) {
 /// Prepares and checks an object that has its name, and stores it. One that came `versioned` is refused when all else
 /// is well.
 async fn create_named(
-    server: &Inner,
+    registry: &Registry,
     request: &Request,
     served: &Served,
     params: &WriteParams,
@@ -116,7 +116,7 @@ async fn create_named(
     };
     let place = (namespace.as_str(), name.as_str(), "");
     let mut attributes = Attributes::new(request, served, Operation::Create, place, object, params.dry_run);
-    admission::complete(&mut attributes, server);
+    registry.admission.complete(registry, &mut attributes);
     let mut errors = metadata::validate(served, &attributes.object);
     // Objects that are stored as they are served are put into words once: what is looked at here is what is written.
     let as_stored = served.is_plain() && !allocators::concern(served);
@@ -138,7 +138,7 @@ async fn create_named(
         let shown = if name.is_empty() { metadata::text(&attributes.object, "generateName") } else { &name };
         return Err(StatusError::invalid(types.group, types.kind, shown, &errors));
     }
-    admission::validate(&attributes, server).await?;
+    registry.admission.validate(registry, &attributes).await?;
     let object = attributes.object;
     strategy.warnings(&view, None).into_iter().for_each(|w| request.warn(w));
     let types = served.stored.types;
@@ -147,11 +147,11 @@ async fn create_named(
     if versioned {
         return Err(StatusError::new(500, "", "resourceVersion should not be set on objects to be created"));
     }
-    write_new(server, served, params, object, prepared, &namespace, &name).await
+    write_new(registry, served, params, object, prepared, &namespace, &name).await
 }
 
 async fn write_new(
-    server: &Inner,
+    registry: &Registry,
     served: &Served,
     params: &WriteParams,
     mut object: Value,
@@ -160,9 +160,9 @@ async fn write_new(
     name: &str,
 ) -> Result<Arc<Object>, StatusError> {
     let key = served.key(namespace, name);
-    let lease = if params.dry_run { None } else { server.events.lease_for(server, served).await? };
+    let lease = if params.dry_run { None } else { registry.events.lease_for(registry, served).await? };
     for _ in 0..allocators::ATTEMPTS {
-        let (extra, allocated) = allocators::plan(server, served, None, Some(&mut object)).await?;
+        let (extra, allocated) = allocators::plan(registry, served, None, Some(&mut object)).await?;
         let new = match &prepared {
             Some(new) => new.clone(),
             None => {
@@ -171,12 +171,12 @@ async fn write_new(
             }
         };
         if params.dry_run {
-            if store::read(server, served, namespace, name).await?.is_some() {
+            if store::read(registry, served, namespace, name).await?.is_some() {
                 return Err(StatusError::already_exists(&served.group_resource(), name));
             }
             return dry_object(served, &object);
         }
-        match store::put(server, served, key.clone(), new, Precondition::NotExists, lease, extra).await {
+        match store::put(registry, served, key.clone(), new, Precondition::NotExists, lease, extra).await {
             Ok(object) => return Ok(object),
             Err(WriteError::Status(error)) => return Err(error),
             Err(WriteError::Conflict(conflict)) if conflict.key == key => {

@@ -11,17 +11,16 @@ use knarr_apimachinery::status::StatusError;
 use knarr_storage::Precondition;
 use serde_json::{Value, json};
 
+use super::attributes::{Attributes, Operation};
 use super::options::dry_run;
 use super::served::{CORRUPT, Served};
 use super::store::{self, Current, WriteError};
 use super::{Request, fill, metadata};
-use crate::admission::{self, Attributes, Operation};
-use crate::allocators;
-use crate::audit;
-use crate::authz;
+use crate::http::annotations::annotate;
 use crate::http::input;
 use crate::http::query::Query;
-use crate::server::Inner;
+use crate::registry::Registry;
+use crate::registry::allocators;
 
 const ATTEMPTS: usize = 32;
 const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
@@ -181,7 +180,7 @@ fn are_options(body: &Value) -> Result<(), StatusError> {
 
 /// Deletes one object, or sets its deletion going.
 pub async fn delete(
-    server: &Inner,
+    registry: &Registry,
     request: &Request,
     served: &Served,
     namespace: &str,
@@ -191,20 +190,20 @@ pub async fn delete(
     warn(request, served, how);
     if how.options.ignore_store_read_error_with_cluster_breaking_potential == Some(true) {
         // That it was tried counts, whatever comes of it. Source: upstream's handler of deletions.
-        audit::annotate("apiserver.k8s.io/unsafe-delete-ignore-read-error", "");
-        return unsafe_delete(server, request, served, namespace, name, how.dry_run).await;
+        annotate("apiserver.k8s.io/unsafe-delete-ignore-read-error", "");
+        return unsafe_delete(registry, request, served, namespace, name, how.dry_run).await;
     }
     for _ in 0..ATTEMPTS {
-        let Some(current) = store::read(server, served, namespace, name).await? else {
+        let Some(current) = store::read(registry, served, namespace, name).await? else {
             return Err(served.not_found(name));
         };
         let old = current.value()?;
         preconditions(served, name, &how.options, &old)?;
         if !how.admitted {
-            admit(server, request, served, (namespace, name), how, &old).await?;
+            admit(registry, request, served, (namespace, name), how, &old).await?;
         }
-        let fate = fate(served, &current.object, &old, &how.options, server.clock.now());
-        match carry_out(server, served, namespace, name, how.dry_run, &current, &old, fate).await {
+        let fate = fate(served, &current.object, &old, &how.options, registry.clock.now());
+        match carry_out(registry, served, namespace, name, how.dry_run, &current, &old, fate).await {
             Ok(deleted) => return Ok(deleted),
             Err(WriteError::Status(error)) => return Err(error),
             Err(WriteError::Conflict(_)) => {}
@@ -215,24 +214,22 @@ pub async fn delete(
 
 /// Deletes an object that cannot be read, without admission, preconditions and finalizers: all of them look at it.
 async fn unsafe_delete(
-    server: &Inner,
+    registry: &Registry,
     request: &Request,
     served: &Served,
     namespace: &str,
     name: &str,
     dry_run: bool,
 ) -> Result<Deleted, StatusError> {
-    let mut attributes = authz::Attributes::of_request(&request.info, &request.query);
-    attributes.verb = "unsafe-delete-ignore-read-errors".into();
-    server.authorizer.check(&request.user, &attributes).await?;
+    registry.permissions.check_verb(request, "unsafe-delete-ignore-read-errors").await?;
     for _ in 0..ATTEMPTS {
-        let Some(found) = store::unreadable(server, served, namespace, name).await? else {
+        let Some(found) = store::unreadable(registry, served, namespace, name).await? else {
             return Err(served.not_found(name));
         };
         let Some(revision) = found else { return Err(decodable(served, namespace, name)) };
         if !dry_run {
             let extra = store::Extra::default();
-            match store::remove(server, served.key(namespace, name), revision, extra).await {
+            match store::remove(registry, served.key(namespace, name), revision, extra).await {
                 Ok(_) => {
                     tracing::warn!(resource = %served.group_resource(), namespace, name, "a damaged object was deleted");
                 }
@@ -281,7 +278,7 @@ pub fn preconditions(
 }
 
 async fn admit(
-    server: &Inner,
+    registry: &Registry,
     request: &Request,
     served: &Served,
     (namespace, name): (&str, &str),
@@ -296,7 +293,7 @@ async fn admit(
     {
         options.extend(given);
     }
-    admission::admit(&mut attributes, server).await.map(|_| ())
+    registry.admit(&mut attributes).await.map(|_| ())
 }
 
 /// What a deletion does to an object.
@@ -460,7 +457,7 @@ pub fn is_finished(object: &Value) -> bool {
 
 #[allow(clippy::too_many_arguments, reason = "one step of `delete`")]
 async fn carry_out(
-    server: &Inner,
+    registry: &Registry,
     served: &Served,
     namespace: &str,
     name: &str,
@@ -477,8 +474,8 @@ async fn carry_out(
             Ok(Deleted { object: super::create::typed(served, &new)?, gone: true, unreadable: false })
         }
         Fate::Gone(new) => {
-            let (extra, _) = allocators::plan(server, served, Some(old), None).await?;
-            let revision = store::remove(server, key, current.revision, extra).await?;
+            let (extra, _) = allocators::plan(registry, served, Some(old), None).await?;
+            let revision = store::remove(registry, key, current.revision, extra).await?;
             let object = if new == *old {
                 served.object(&current.stored, revision).await?
             } else {
@@ -499,7 +496,7 @@ async fn carry_out(
             let new = served.prepare(&new).await?;
             let condition = Precondition::ModRevision(current.revision);
             let extra = store::Extra::default();
-            let object = store::put(server, served, key, new, condition, current.lease, extra).await?;
+            let object = store::put(registry, served, key, new, condition, current.lease, extra).await?;
             Ok(Deleted { object, gone: false, unreadable: false })
         }
     }

@@ -9,7 +9,7 @@ use tokio::sync::{Mutex, Notify};
 
 use super::served::Served;
 use super::store::status_of;
-use crate::server::Inner;
+use crate::registry::Registry;
 
 /// For how long a lease takes new events in.
 const SHARED_FOR: Duration = Duration::from_secs(60);
@@ -25,11 +25,15 @@ pub struct EventLeases {
 
 impl EventLeases {
     /// The lease for a new object of this resource: only events have one.
-    pub async fn lease_for(&self, server: &Inner, served: &Served) -> Result<Option<LeaseId>, StatusError> {
+    pub async fn lease_for(
+        &self,
+        registry: &Registry,
+        served: &Served,
+    ) -> Result<Option<LeaseId>, StatusError> {
         if !served.stored.types.group.is_empty() || served.stored.types.plural != "events" {
             return Ok(None);
         }
-        let now = server.clock.monotonic();
+        let now = registry.clock.monotonic();
         let mut current = self.current.lock().await;
         if let Some((lease, since)) = *current
             && now.saturating_sub(since) < SHARED_FOR
@@ -37,8 +41,8 @@ impl EventLeases {
             return Ok(Some(lease));
         }
         // The last event in still has its whole time.
-        let seconds = (server.config.event_ttl + SHARED_FOR).as_secs();
-        let lease = server.store.grant_lease(seconds).await.map_err(|e| status_of(&e))?;
+        let seconds = (registry.settings.event_ttl + SHARED_FOR).as_secs();
+        let lease = registry.store.grant_lease(seconds).await.map_err(|e| status_of(&e))?;
         *current = Some((lease, now));
         self.granted.notify_one();
         Ok(Some(lease))
@@ -46,9 +50,9 @@ impl EventLeases {
 }
 
 /// Lets leases end when their time is over, until the server stops.
-pub async fn expire(server: Arc<Inner>) {
+pub async fn expire(registry: Arc<Registry>) {
     loop {
-        let wait = match server.store.expire_leases().await {
+        let wait = match registry.store.expire_leases().await {
             Ok(wait) => wait,
             Err(knarr_storage::Error::Closed) => return,
             Err(error) => {
@@ -58,14 +62,14 @@ pub async fn expire(server: Arc<Inner>) {
         };
         let sleep = async {
             match wait {
-                Some(wait) => server.clock.sleep(wait).await,
+                Some(wait) => registry.clock.sleep(wait).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
-            () = server.stop.cancelled() => return,
+            () = registry.stop.cancelled() => return,
             () = sleep => {}
-            () = server.events.granted.notified() => {}
+            () = registry.events.granted.notified() => {}
         }
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use super::served::Served;
 use super::store::status_of;
 use crate::cache::CacheEvent;
-use crate::server::Inner;
+use crate::registry::Registry;
 
 /// A longer history than this is not worth its memory: the client lists anew.
 const MAX_EVENTS: usize = 20_000;
@@ -25,12 +25,12 @@ pub struct Gap {
 }
 
 /// The changes after `after` up to what the caches hold now; `None` if they are no longer kept.
-pub async fn since(server: &Inner, served: &Served, after: u64) -> Result<Option<Gap>, StatusError> {
+pub async fn since(registry: &Registry, served: &Served, after: u64) -> Result<Option<Gap>, StatusError> {
     // Never closed, so that this cannot fail.
     let _turn = READERS.acquire().await;
-    let target = server.caches.applied();
+    let target = registry.caches.applied();
     let request = WatchRequest::prefix(served.prefix(None)).after(after);
-    let mut watch = match server.store.watch(request).await {
+    let mut watch = match registry.store.watch(request).await {
         Ok(watch) => watch,
         Err(Error::Compacted { .. } | Error::FutureRevision { .. }) => return Ok(None),
         Err(error) => return Err(status_of(&error)),

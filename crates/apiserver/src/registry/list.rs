@@ -18,7 +18,7 @@ use super::served::Served;
 use super::store::{self, status_of};
 use crate::http::output::ListAnswer;
 use crate::metrics::Metric;
-use crate::server::Inner;
+use crate::registry::Registry;
 
 /// As Go decodes: what is left over in the last symbol does not matter.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
@@ -37,7 +37,7 @@ const FRESH_WITHIN: Duration = Duration::from_secs(3);
 
 /// GET of one object.
 pub async fn get(
-    server: &Inner,
+    registry: &Registry,
     served: &Served,
     namespace: &str,
     name: &str,
@@ -45,12 +45,12 @@ pub async fn get(
 ) -> Result<Arc<Object>, StatusError> {
     match version {
         Version::Unset => {
-            let current = store::read(server, served, namespace, name).await?;
+            let current = store::read(registry, served, namespace, name).await?;
             current.map(|c| c.object).ok_or_else(|| served.not_found(name))
         }
         Version::Any | Version::At(_) => {
             if let Version::At(revision) = version {
-                wait_fresh(server, revision).await?;
+                wait_fresh(registry, revision).await?;
             }
             let held = served.cache()?.get(&served.cache_key(namespace, name));
             served.show(&held.ok_or_else(|| served.not_found(name))?).await
@@ -59,14 +59,14 @@ pub async fn get(
 }
 
 /// Waits until the caches hold everything up to `revision`, for a while.
-pub async fn wait_fresh(server: &Inner, revision: u64) -> Result<(), StatusError> {
-    if server.caches.applied() >= revision {
+pub async fn wait_fresh(registry: &Registry, revision: u64) -> Result<(), StatusError> {
+    if registry.caches.applied() >= revision {
         return Ok(());
     }
     tokio::select! {
-        () = server.caches.wait_for(revision) => Ok(()),
-        () = server.clock.sleep(FRESH_WITHIN) => {
-            let current = server.caches.applied();
+        () = registry.caches.wait_for(revision) => Ok(()),
+        () = registry.clock.sleep(FRESH_WITHIN) => {
+            let current = registry.caches.applied();
             Err(too_large(revision, current))
         }
     }
@@ -86,9 +86,9 @@ fn too_large(revision: u64, current: u64) -> StatusError {
 }
 
 /// Waits until the caches show every write that was answered before now.
-pub async fn wait_current(server: &Inner) -> Result<(), StatusError> {
-    let revision = server.store.current_revision().await.map_err(|e| status_of(&e))?;
-    wait_fresh(server, revision).await
+pub async fn wait_current(registry: &Registry) -> Result<(), StatusError> {
+    let revision = registry.store.current_revision().await.map_err(|e| status_of(&e))?;
+    wait_fresh(registry, revision).await
 }
 
 /// Where a list goes on: after `start`, at `revision` (or now, if that was lost).
@@ -149,14 +149,14 @@ struct Page {
 
 /// GET of a collection.
 pub async fn list(
-    server: &Inner,
+    registry: &Registry,
     served: &Served,
     namespace: Option<&str>,
     params: &ListParams,
 ) -> Result<ListAnswer, StatusError> {
     // What is selected is known only of what is shown, and so is where a page ends.
     let limit = if params.shown.is_some() { 0 } else { params.limit };
-    let mut page = page(server, served, namespace, params, limit).await?;
+    let mut page = page(registry, served, namespace, params, limit).await?;
     let mut items = served.show_all(page.items).await?;
     if let Some(shown) = &params.shown {
         items.retain(|item| shown.matches(item));
@@ -178,7 +178,7 @@ pub async fn list(
 }
 
 async fn page(
-    server: &Inner,
+    registry: &Registry,
     served: &Served,
     namespace: Option<&str>,
     params: &ListParams,
@@ -195,45 +195,45 @@ async fn page(
             return Err(invalid_continue(&token.start));
         }
         return match token.revision {
-            None => from_cache(server, served, namespace, params, Some(&token.start), limit).await,
+            None => from_cache(registry, served, namespace, params, Some(&token.start), limit).await,
             Some(revision) => {
-                at_revision(server, served, namespace, params, (revision, limit), Some(&token.start)).await
+                at_revision(registry, served, namespace, params, (revision, limit), Some(&token.start)).await
             }
         };
     }
     match (params.version, params.version_match) {
         (Version::At(revision), Some(VersionMatch::Exact)) => {
-            at_revision(server, served, namespace, params, (revision, limit), None).await
+            at_revision(registry, served, namespace, params, (revision, limit), None).await
         }
         (Version::At(revision), _) if params.limit > 0 && params.version_match.is_none() => {
             // Upstream's oldest rule: with a limit and no match, the version is taken literally.
-            at_revision(server, served, namespace, params, (revision, limit), None).await
+            at_revision(registry, served, namespace, params, (revision, limit), None).await
         }
         (Version::At(revision), _) => {
-            wait_fresh(server, revision).await?;
-            from_cache(server, served, namespace, params, None, limit).await
+            wait_fresh(registry, revision).await?;
+            from_cache(registry, served, namespace, params, None, limit).await
         }
         // Whatever is there, at once and whole: pages are for those who want consistency.
-        (Version::Any, _) => from_cache(server, served, namespace, params, None, 0).await,
+        (Version::Any, _) => from_cache(registry, served, namespace, params, None, 0).await,
         (Version::Unset, _) => {
-            wait_current(server).await?;
-            from_cache(server, served, namespace, params, None, limit).await
+            wait_current(registry).await?;
+            from_cache(registry, served, namespace, params, None, limit).await
         }
     }
 }
 
 /// Counts a list that read and looked at so many objects and answers so many; `storage` says what was read.
-fn count(server: &Inner, served: &Served, storage: &str, (read, objects): (u64, usize)) {
+fn count(registry: &Registry, served: &Served, storage: &str, (read, objects): (u64, usize)) {
     let types = &served.resource.types;
     let of = [types.group, "", types.plural, storage];
-    server.metrics.increment(Metric::Lists, &of);
-    server.metrics.add(Metric::FetchedObjects, &of, read as f64);
-    server.metrics.add(Metric::EvaluatedObjects, &[types.group, types.plural, storage], read as f64);
-    server.metrics.add(Metric::ListedObjects, &[types.group, types.plural, storage], objects as f64);
+    registry.metrics.increment(Metric::Lists, &of);
+    registry.metrics.add(Metric::FetchedObjects, &of, read as f64);
+    registry.metrics.add(Metric::EvaluatedObjects, &[types.group, types.plural, storage], read as f64);
+    registry.metrics.add(Metric::ListedObjects, &[types.group, types.plural, storage], objects as f64);
 }
 
 async fn from_cache(
-    server: &Inner,
+    registry: &Registry,
     served: &Served,
     namespace: Option<&str>,
     params: &ListParams,
@@ -242,7 +242,7 @@ async fn from_cache(
 ) -> Result<Page, StatusError> {
     let snapshot = served.cache()?.snapshot(namespace, &params.selection, after);
     let page = cut(served, snapshot.items, snapshot.revision, limit);
-    count(server, served, "watchcache", (snapshot.looked_at, page.items.len()));
+    count(registry, served, "watchcache", (snapshot.looked_at, page.items.len()));
     Ok(page)
 }
 
@@ -259,17 +259,17 @@ fn cut(served: &Served, mut items: Vec<Arc<Object>>, revision: u64, limit: usize
 /// From the cache if nothing changed since, otherwise from the store's history. What is no longer in that is not
 /// served from the cache either: clients count on old pages to expire.
 async fn at_revision(
-    server: &Inner,
+    registry: &Registry,
     served: &Served,
     namespace: Option<&str>,
     params: &ListParams,
     (revision, limit): (u64, usize),
     after: Option<&str>,
 ) -> Result<Page, StatusError> {
-    wait_fresh(server, revision).await?;
-    let is_held = revision >= server.compacted.load(Ordering::Acquire);
+    wait_fresh(registry, revision).await?;
+    let is_held = revision >= registry.compacted.load(Ordering::Acquire);
     if is_held && served.cache()?.unchanged_since(revision) {
-        let mut page = from_cache(server, served, namespace, params, after, limit).await?;
+        let mut page = from_cache(registry, served, namespace, params, after, limit).await?;
         if page.revision >= revision && served.cache()?.unchanged_since(revision) {
             page.revision = revision;
             return Ok(page);
@@ -288,7 +288,7 @@ async fn at_revision(
         request.limit = wanted;
         // How many are left is answered only where nothing is selected.
         request.count = wanted.is_some() && !selects;
-        let response = server.store.range(request).await.map_err(|e| match (&e, after) {
+        let response = registry.store.range(request).await.map_err(|e| match (&e, after) {
             (knarr_storage::Error::Compacted { .. }, Some(after)) => expired(after),
             (knarr_storage::Error::Compacted { .. }, None) => {
                 StatusError::expired("The resourceVersion for the provided list is too old.")
@@ -312,7 +312,7 @@ async fn at_revision(
     }
     let mut page = cut(served, items, revision, limit);
     page.remaining += left;
-    count(server, served, "etcd", (read, page.items.len()));
+    count(registry, served, "etcd", (read, page.items.len()));
     Ok(page)
 }
 

@@ -1,17 +1,23 @@
-//! The generic handlers: one implementation of every verb over the table of resources.
+//! The registry: one implementation of every verb over the table of resources, the watch cache and the store.
 
+mod admission;
+pub mod allocators;
+pub mod attributes;
 pub mod codec;
+pub mod conversion;
 pub mod create;
 pub mod delete;
-pub mod dispatch;
 pub mod event_leases;
 pub mod history;
 pub mod list;
 pub mod managed;
 pub mod metadata;
 pub mod options;
+pub mod own;
 pub mod patch;
 pub mod served;
+mod services;
+pub mod storage_limits;
 pub mod store;
 pub mod subresources;
 pub mod table;
@@ -20,67 +26,62 @@ pub mod update;
 pub mod watch;
 pub mod watch_body;
 
-use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::USER_AGENT;
-use http::{HeaderMap, Method};
-use hyper::upgrade::OnUpgrade;
+use async_trait::async_trait;
+use knarr_apimachinery::clock::Clock;
+use knarr_apimachinery::status::StatusError;
+use knarr_storage::Store;
+use tokio_util::sync::CancellationToken;
 
-use crate::authn::UserInfo;
-use crate::http::query::Query;
-use crate::http::request_info::RequestInfo;
-use crate::thread_safe::ThreadSafe;
+use crate::cache::Caches;
+use crate::http::request::Request;
+use crate::metrics::Metrics;
+use crate::webhook::Webhooks;
 
-/// One authenticated, authorized request.
-pub struct RequestParts {
-    pub info: RequestInfo,
-    pub query: Query,
-    /// The path as it came, with its escapes.
-    pub raw_path: String,
-    /// The query as it came, for those it is passed on to.
-    pub raw_query: Option<String>,
-    /// Where it came from; nowhere for what the server asks of itself.
-    pub peer: Option<IpAddr>,
-    pub method: Method,
-    pub headers: HeaderMap,
-    pub body: Bytes,
-    pub user: UserInfo,
-    /// What the answer's Warning headers will say.
-    pub warnings: Mutex<Vec<String>>,
-    /// The connection, where the client wants it switched to another protocol.
-    pub upgrade: Mutex<Option<OnUpgrade>>,
+pub use admission::Admission;
+use event_leases::EventLeases;
+use table::LiveTable;
+
+/// What the registry's own behaviour depends on.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Services get their addresses from here, unless ServiceCIDR objects say otherwise.
+    pub service_cidr: (Ipv4Addr, u8),
+    pub node_ports: RangeInclusive<u16>,
+    /// How long events are kept.
+    pub event_ttl: Duration,
 }
 
-/// A request as the registry takes it.
-pub type Request = ThreadSafe<RequestParts>;
+/// Asks whether a client may do more than what its request was authorized for.
+#[async_trait]
+pub trait Permissions: Send + Sync {
+    /// # Errors
+    /// 403 if the user may not use this verb on what the request is about.
+    async fn check_verb(&self, request: &Request, verb: &str) -> Result<(), StatusError>;
+}
 
-impl Request {
-    /// Whether no client sent it: the server writes what every cluster starts with.
-    pub fn is_own(&self) -> bool {
-        self.raw_path.is_empty()
-    }
-
-    pub fn warn(&self, text: impl Into<String>) {
-        let text = text.into();
-        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
-        if !warnings.contains(&text) {
-            warnings.push(text);
-        }
-    }
-
-    /// The name under which this client's changes are recorded: the product name of its User-Agent.
-    pub fn user_agent_manager(&self) -> String {
-        let agent = self.headers.get(USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("");
-        let product = agent.split('/').next().unwrap_or("");
-        let printable: String = product.chars().filter(|c| !c.is_control()).collect();
-        let end = printable.char_indices().map(|(i, c)| i + c.len_utf8()).take_while(|e| *e <= 128).last();
-        match end {
-            Some(end) => printable[..end].to_owned(),
-            None => "unknown".to_owned(),
-        }
-    }
+/// All resources that are served, and what their reads and writes need.
+pub struct Registry {
+    pub store: Arc<dyn Store>,
+    pub clock: Arc<dyn Clock>,
+    pub caches: Arc<Caches>,
+    pub table: LiveTable,
+    pub metrics: Arc<Metrics>,
+    pub settings: Settings,
+    /// The store has no history from before this revision.
+    pub compacted: AtomicU64,
+    pub events: EventLeases,
+    /// Converts custom resources, and asks admission webhooks.
+    pub webhooks: Webhooks,
+    pub admission: Arc<dyn Admission>,
+    pub permissions: Arc<dyn Permissions>,
+    /// Cancelled when the server stops: watches end.
+    pub stop: CancellationToken,
 }
 
 /// Adds the empty values that upstream writes, so that objects look the same.

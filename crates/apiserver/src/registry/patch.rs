@@ -14,7 +14,7 @@ use super::served::Served;
 use super::update::{self, Target, modify};
 use super::{Request, create, metadata};
 use crate::http::input;
-use crate::server::Inner;
+use crate::registry::Registry;
 
 /// The formats of patches, by their media types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ fn unsupported() -> StatusError {
 
 /// PATCH of one object or a part of it; the flag says whether an apply created it.
 pub async fn patch(
-    server: &Inner,
+    registry: &Registry,
     request: &Request,
     served: &Served,
     params: &WriteParams,
@@ -68,7 +68,7 @@ pub async fn patch(
     let namespace = if served.resource.types.namespaced { info.namespace.as_str() } else { "" };
     let target = Target { namespace, name: &info.name, subresource };
     if format == Format::Apply {
-        return apply(server, request, served, params, target).await;
+        return apply(registry, request, served, params, target).await;
     }
     let mut body: Value = serde_json::from_slice(&request.body).map_err(|e| undecodable(format, &e))?;
     if format == Format::Strategic && body.is_null() {
@@ -76,7 +76,7 @@ pub async fn patch(
         body = Value::Object(serde_json::Map::new());
     }
     let change = |old: &Value| patched(request, served, params, format, &body, old);
-    let object = modify(server, request, served, params, target, Change::Update, &change).await?;
+    let object = modify(registry, request, served, params, target, Change::Update, &change).await?;
     Ok((object, false))
 }
 
@@ -174,7 +174,7 @@ fn go_text(value: &Value) -> String {
 }
 
 async fn apply(
-    server: &Inner,
+    registry: &Registry,
     request: &Request,
     served: &Served,
     params: &WriteParams,
@@ -193,16 +193,16 @@ async fn apply(
         update::match_name(&mut named, target.name)?;
         metadata::match_namespace(served, &mut named, target.namespace)?;
     }
-    let now = server.clock.now();
+    let now = registry.clock.now();
     let params = &WriteParams { applied: true, ..params.clone() };
     let change = |old: &Value| {
         let new = managed::apply(served, Some(old), applied, target, params, now)?;
         managed::check_repeated(&yaml, params)?;
         Ok(new)
     };
-    match modify(server, request, served, params, target, Change::Apply, &change).await {
+    match modify(registry, request, served, params, target, Change::Apply, &change).await {
         Err(error) if error.is_not_found() && target.subresource.is_none() => {
-            update::may_create(server, request).await?;
+            update::may_create(registry, request).await?;
             let uid = metadata::text(applied, "uid");
             if !uid.is_empty() {
                 let why = format!(
@@ -214,7 +214,7 @@ async fn apply(
             managed::check_repeated(&yaml, params)?;
             update::match_name(&mut new, target.name)?;
             metadata::match_namespace(served, &mut new, target.namespace)?;
-            Ok((create::create_value(server, request, served, params, new).await?, true))
+            Ok((create::create_value(registry, request, served, params, new).await?, true))
         }
         other => Ok((other?, false)),
     }

@@ -13,14 +13,14 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use crate::cache::{Cache, Caches, damaged};
-use crate::custom_resources::Conversion;
-use crate::thread_safe::ThreadSafe;
+use crate::http::output::Answer;
+use crate::registry::conversion::Conversion;
 
 /// What upstream calls an object that it cannot read.
 pub const CORRUPT: &str = "StorageError: corrupt object, Code: 7";
 
-/// One line of the table of resources, at work.
-pub struct Parts {
+/// A resource in one of its versions, as it is served.
+pub struct Served {
     pub resource: ResourceRef,
     /// The resource whose form is stored: itself, or the one it shares storage with.
     pub stored: ResourceRef,
@@ -32,9 +32,6 @@ pub struct Parts {
     /// Set while the definition of a custom resource is being deleted.
     terminating: Arc<AtomicBool>,
 }
-
-/// A resource in one of its versions, as it is served.
-pub type Served = ThreadSafe<Parts>;
 
 /// An object on its way into the store: as it will be stored, and as it will be held.
 #[derive(Clone)]
@@ -63,14 +60,14 @@ impl Served {
             Some(Storage { cache, prefix: format!("/registry/{name}/") })
         });
         let schema = schema::for_kind(&resource.types.gvk());
-        ThreadSafe::new(Parts {
+        Self {
             resource: resource.into(),
             stored: stored.into(),
             schema,
             storage,
             conversion: None,
             terminating: Arc::default(),
-        })
+        }
     }
 
     /// One version of a custom resource; `stored` is the one that is stored, and `terminating` shared by all.
@@ -84,7 +81,7 @@ impl Served {
         let prefix = format!("/registry/{}/", storage_name(&stored));
         let storage = Some(Storage { cache, prefix });
         let conversion = Some(conversion);
-        ThreadSafe::new(Parts { resource, stored, schema: None, storage, conversion, terminating })
+        Self { resource, stored, schema: None, storage, conversion, terminating }
     }
 
     /// Whether no new objects may come.
@@ -95,6 +92,10 @@ impl Served {
     /// What a 404, 409 … calls it.
     pub fn group_resource(&self) -> GroupResource {
         self.resource.types.group_resource()
+    }
+
+    pub fn answer(&self, code: u16, object: Arc<Object>) -> Answer {
+        Answer::Object { code, resource: self.resource.clone(), object }
     }
 
     pub fn not_found(&self, name: &str) -> StatusError {

@@ -9,8 +9,8 @@ use knarr_storage::{Compare, Conflict, Error, LeaseId, Op, OpResult, Preconditio
 use serde_json::Value;
 
 use super::served::{Prepared, Served};
-use crate::server::Inner;
-use crate::storage_limits::exceeded;
+use crate::registry::Registry;
+use crate::registry::storage_limits::exceeded;
 
 /// An object as it stands in the store.
 pub struct Current {
@@ -77,13 +77,13 @@ pub fn status_of(error: &Error) -> StatusError {
 
 /// The object under this name now.
 pub async fn read(
-    server: &Inner,
+    registry: &Registry,
     served: &Served,
     namespace: &str,
     name: &str,
 ) -> Result<Option<Current>, StatusError> {
     let key = served.key(namespace, name);
-    let found = server.store.get(&key).await.map_err(|e| status_of(&e))?;
+    let found = registry.store.get(&key).await.map_err(|e| status_of(&e))?;
     let Some(kv) = found else { return Ok(None) };
     // The cache's own object, if it is as fresh: it is parsed already and shared.
     let held = served.cache()?.get(&served.cache_key(namespace, name));
@@ -96,12 +96,12 @@ pub async fn read(
 
 /// The revision of a stored object that cannot be read; `Some(None)` for one that can.
 pub async fn unreadable(
-    server: &Inner,
+    registry: &Registry,
     served: &Served,
     namespace: &str,
     name: &str,
 ) -> Result<Option<Option<u64>>, StatusError> {
-    let found = server.store.get(&served.key(namespace, name)).await.map_err(|e| status_of(&e))?;
+    let found = registry.store.get(&served.key(namespace, name)).await.map_err(|e| status_of(&e))?;
     let Some(kv) = found else { return Ok(None) };
     let readable = served.cache()?.decode(&kv.value, kv.mod_revision).is_ok();
     Ok(Some((!readable).then_some(kv.mod_revision)))
@@ -109,7 +109,7 @@ pub async fn unreadable(
 
 /// Writes an object, and whatever goes with it, if nothing has changed underneath; answers it in the form of `served`.
 pub async fn put(
-    server: &Inner,
+    registry: &Registry,
     served: &Served,
     key: Bytes,
     new: Prepared,
@@ -124,7 +124,7 @@ pub async fn put(
     compares.extend(extra.compares);
     let mut ops = vec![Op::Put { key, value: stored.clone(), lease }];
     ops.extend(extra.ops);
-    let response = match server.store.txn(compares, ops).await {
+    let response = match registry.store.txn(compares, ops).await {
         Ok(response) => response,
         Err(error) => {
             cache.give_up(&stored);
@@ -147,10 +147,10 @@ pub async fn put(
 }
 
 /// Deletes an object, and whatever goes with it, if it is still at this revision; answers the deletion's revision.
-pub async fn remove(server: &Inner, key: Bytes, revision: u64, extra: Extra) -> Result<u64, WriteError> {
+pub async fn remove(registry: &Registry, key: Bytes, revision: u64, extra: Extra) -> Result<u64, WriteError> {
     let mut compares = vec![Compare { key: key.clone(), condition: Precondition::ModRevision(revision) }];
     compares.extend(extra.compares);
     let mut ops = vec![Op::Delete { key }];
     ops.extend(extra.ops);
-    Ok(server.store.txn(compares, ops).await?.revision)
+    Ok(registry.store.txn(compares, ops).await?.revision)
 }

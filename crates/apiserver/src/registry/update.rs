@@ -10,16 +10,15 @@ use knarr_apimachinery::status::StatusError;
 use knarr_storage::Precondition;
 use serde_json::Value;
 
+use super::attributes::{Attributes, Operation};
 use super::create::{self, dry_object, readable, typed};
 use super::managed::Change;
 use super::options::WriteParams;
 use super::served::{Prepared, Served};
 use super::store::{self, Current, Extra, WriteError};
 use super::{Request, fill, managed, metadata, unsupported};
-use crate::admission::{self, Attributes, Operation};
-use crate::allocators;
-use crate::authz;
-use crate::server::Inner;
+use crate::registry::Registry;
+use crate::registry::allocators;
 
 /// How often a write is tried again after somebody else's came between.
 const ATTEMPTS: usize = 32;
@@ -34,7 +33,7 @@ pub struct Target<'a> {
 
 /// PUT to one object; the flag says whether it was created.
 pub async fn update(
-    server: &Inner,
+    registry: &Registry,
     request: &Request,
     served: &Served,
     params: &WriteParams,
@@ -46,7 +45,7 @@ pub async fn update(
     let subresource = (!info.subresource.is_empty()).then_some(info.subresource.as_str());
     let target = Target { namespace: &info.namespace, name: &info.name, subresource };
     let change = |_: &Value| Ok(body.clone());
-    match modify(server, request, served, params, target, Change::Update, &change).await {
+    match modify(registry, request, served, params, target, Change::Update, &change).await {
         Err(error)
             if error.is_not_found()
                 && subresource.is_none()
@@ -59,19 +58,17 @@ pub async fn update(
                 );
                 return Err(StatusError::conflict(&served.group_resource(), &info.name, &why));
             }
-            may_create(server, request).await?;
+            may_create(registry, request).await?;
             prepare::metadata(&mut body).remove("resourceVersion");
-            Ok((create::create_value(server, request, served, params, body).await?, true))
+            Ok((create::create_value(registry, request, served, params, body).await?, true))
         }
         other => Ok((other?, false)),
     }
 }
 
 /// Who creates by PUT or apply needs the right to create.
-pub async fn may_create(server: &Inner, request: &Request) -> Result<(), StatusError> {
-    let mut attributes = authz::Attributes::of_request(&request.info, &request.query);
-    attributes.verb = "create".into();
-    server.authorizer.check(&request.user, &attributes).await
+pub async fn may_create(registry: &Registry, request: &Request) -> Result<(), StatusError> {
+    registry.permissions.check_verb(request, "create").await
 }
 
 pub fn match_name(body: &mut Value, name: &str) -> Result<(), StatusError> {
@@ -97,7 +94,7 @@ pub type RawChanger<'a> = &'a (dyn Fn(Value) -> Result<Value, StatusError> + Sen
 /// Reads, changes, checks and writes an object; again where somebody else's write came between.
 #[allow(clippy::too_many_arguments, reason = "the one path that every kind of update takes")]
 pub async fn modify(
-    server: &Inner,
+    registry: &Registry,
     request: &Request,
     served: &Served,
     params: &WriteParams,
@@ -106,14 +103,14 @@ pub async fn modify(
     change: Changer<'_>,
 ) -> Result<Arc<Object>, StatusError> {
     for _ in 0..ATTEMPTS {
-        let Some(current) = store::read(server, served, target.namespace, target.name).await? else {
+        let Some(current) = store::read(registry, served, target.namespace, target.name).await? else {
             return Err(served.not_found(target.name));
         };
         let old = current.value()?;
         let new = change(&old)?;
-        let new =
-            prepare_update(server, request, served, params, target, how, new, &old, &current.object).await?;
-        match commit(server, served, params, target, &current, &old, new).await {
+        let new = prepare_update(registry, request, served, params, target, how, new, &old, &current.object)
+            .await?;
+        match commit(registry, served, params, target, &current, &old, new).await {
             Ok(object) => return Ok(object),
             Err(WriteError::Status(error)) => return Err(error),
             Err(WriteError::Conflict(_)) => {}
@@ -124,7 +121,7 @@ pub async fn modify(
 
 #[allow(clippy::too_many_arguments, reason = "one step of `modify`")]
 async fn prepare_update(
-    server: &Inner,
+    registry: &Registry,
     request: &Request,
     served: &Served,
     params: &WriteParams,
@@ -142,13 +139,13 @@ async fn prepare_update(
     served.resource.default(&mut new, Some(old));
     strategy.prepare_for_update(&mut new, old, target.subresource);
     // What admission sets belongs to nobody.
-    managed::updated(served, params, target.subresource, how, &mut new, old, server.clock.now());
+    managed::updated(served, params, target.subresource, how, &mut new, old, registry.clock.now());
     let place = (target.namespace, target.name, target.subresource.unwrap_or(""));
     let mut attributes = Attributes::new(request, served, Operation::Update, place, new, params.dry_run);
     attributes.old = Some(old);
-    admission::mutate(&mut attributes, server).await?;
+    registry.admission.mutate(registry, &mut attributes).await?;
     strategy.prepare_for_update(&mut attributes.object, old, target.subresource);
-    admission::complete(&mut attributes, server);
+    registry.admission.complete(registry, &mut attributes);
     let standard = metadata::wants_standard_finalizers(served);
     let mut errors = metadata::validate_update(&attributes.object, old, standard);
     let after = typed(served, &attributes.object)?;
@@ -163,7 +160,7 @@ async fn prepare_update(
         let types = served.stored.types;
         return Err(StatusError::invalid(types.group, types.kind, target.name, &errors));
     }
-    admission::validate(&attributes, server).await?;
+    registry.admission.validate(registry, &attributes).await?;
     strategy.warnings(&after, Some(before)).into_iter().for_each(|w| request.warn(w));
     let types = served.stored.types;
     let unsupported = unsupported::warnings(types.group, types.plural, &attributes.object, Some(old));
@@ -207,7 +204,7 @@ fn check_preconditions(
 }
 
 async fn commit(
-    server: &Inner,
+    registry: &Registry,
     served: &Served,
     params: &WriteParams,
     target: Target<'_>,
@@ -218,7 +215,7 @@ async fn commit(
     prepare::metadata(&mut new).remove("resourceVersion");
     let key = served.key(target.namespace, target.name);
     for _ in 0..allocators::ATTEMPTS {
-        let (extra, allocated) = allocators::plan(server, served, Some(old), Some(&mut new)).await?;
+        let (extra, allocated) = allocators::plan(registry, served, Some(old), Some(&mut new)).await?;
         fill(served, &mut new);
         let gone = super::delete::is_finished(&new);
         if params.dry_run {
@@ -231,11 +228,11 @@ async fn commit(
             return Ok(Arc::clone(&current.object));
         }
         let done = if gone {
-            let (extra, _) = allocators::plan(server, served, Some(old), None).await?;
-            remove(server, served, key.clone(), current, &prepared, extra).await
+            let (extra, _) = allocators::plan(registry, served, Some(old), None).await?;
+            remove(registry, served, key.clone(), current, &prepared, extra).await
         } else {
             let condition = Precondition::ModRevision(current.revision);
-            store::put(server, served, key.clone(), prepared, condition, current.lease, extra).await
+            store::put(registry, served, key.clone(), prepared, condition, current.lease, extra).await
         };
         match done {
             Ok(object) => return Ok(object),
@@ -250,20 +247,20 @@ async fn commit(
 
 /// Removes an object whose last finalizer an update took away; answers what the update made of it.
 async fn remove(
-    server: &Inner,
+    registry: &Registry,
     served: &Served,
     key: Bytes,
     current: &Current,
     last: &Prepared,
     extra: Extra,
 ) -> Result<Arc<Object>, WriteError> {
-    let revision = store::remove(server, key, current.revision, extra).await?;
+    let revision = store::remove(registry, key, current.revision, extra).await?;
     Ok(served.object(&last.stored, revision).await?)
 }
 
 /// Reads, changes and writes an object past its strategy, for subresources that have rules of their own.
 pub async fn modify_raw(
-    server: &Inner,
+    registry: &Registry,
     served: &Served,
     namespace: &str,
     name: &str,
@@ -271,7 +268,7 @@ pub async fn modify_raw(
     change: RawChanger<'_>,
 ) -> Result<Arc<Object>, StatusError> {
     for _ in 0..ATTEMPTS {
-        let Some(current) = store::read(server, served, namespace, name).await? else {
+        let Some(current) = store::read(registry, served, namespace, name).await? else {
             return Err(served.not_found(name));
         };
         let mut new = change(current.value()?)?;
@@ -288,9 +285,9 @@ pub async fn modify_raw(
         let key = served.key(namespace, name);
         let extra = Extra::default();
         let done = if super::delete::is_finished(&new) {
-            remove(server, served, key, &current, &prepared, extra).await
+            remove(registry, served, key, &current, &prepared, extra).await
         } else {
-            store::put(server, served, key, prepared, condition, current.lease, extra).await
+            store::put(registry, served, key, prepared, condition, current.lease, extra).await
         };
         match done {
             Ok(object) => return Ok(object),

@@ -14,7 +14,7 @@ use super::options::{ListParams, Version};
 use super::served::Served;
 use crate::cache::{Change, Kind, Selection, WatchFrom, Watcher, left};
 use crate::metrics::Metric;
-use crate::server::Inner;
+use crate::registry::Registry;
 
 /// How long a watch may last when the client does not say: this, and up to as much again.
 const SHORTEST_DEFAULT: u64 = 1800;
@@ -34,7 +34,7 @@ pub enum Frame {
 
 /// A running watch.
 pub struct Session {
-    server: Arc<Inner>,
+    registry: Arc<Registry>,
     served: Arc<Served>,
     watcher: Watcher,
     /// What is selected in the form that is shown.
@@ -54,29 +54,29 @@ pub struct Session {
 
 /// Starts a watch; a revision that is no longer held is an error at once.
 pub async fn start(
-    server: &Arc<Inner>,
+    registry: &Arc<Registry>,
     served: &Arc<Served>,
     namespace: Option<&str>,
     params: ListParams,
 ) -> Result<Session, StatusError> {
     let (from, initial_end) = match (params.send_initial_events, params.version) {
         (Some(true), version) => {
-            settle(server, version).await?;
+            settle(registry, version).await?;
             (WatchFrom::State, true)
         }
         (_, Version::At(revision)) => (WatchFrom::After(revision), false),
         (Some(false), _) => (WatchFrom::Now, false),
         (None, version) => {
-            settle(server, version).await?;
+            settle(registry, version).await?;
             (WatchFrom::State, false)
         }
     };
-    let watcher = watcher(server, served, namespace, params.selection, from).await?;
+    let watcher = watcher(registry, served, namespace, params.selection, from).await?;
     let shown = params.shown;
     let seconds =
         params.timeout_seconds.unwrap_or_else(|| SHORTEST_DEFAULT + fastrand::u64(0..SHORTEST_DEFAULT));
     Ok(Session {
-        server: Arc::clone(server),
+        registry: Arc::clone(registry),
         served: Arc::clone(served),
         watcher,
         shown,
@@ -85,15 +85,15 @@ pub async fn start(
         converting: None,
         due: None,
         closing: false,
-        bookmark_timer: server.clock.sleep(BOOKMARK_EVERY),
-        deadline: server.clock.sleep(Duration::from_secs(seconds)),
-        stop: server.stop.clone(),
+        bookmark_timer: registry.clock.sleep(BOOKMARK_EVERY),
+        deadline: registry.clock.sleep(Duration::from_secs(seconds)),
+        stop: registry.stop.clone(),
     })
 }
 
 /// The watch on the cache; a start from before what that remembers is made up for from the store's history.
 async fn watcher(
-    server: &Inner,
+    registry: &Registry,
     served: &Served,
     namespace: Option<&str>,
     selection: Selection,
@@ -106,7 +106,7 @@ async fn watcher(
     };
     let asked = if let WatchFrom::After(revision) = from { revision } else { 0 };
     for _ in 0..RESUME_ATTEMPTS {
-        let Some(gap) = history::since(server, served, asked).await? else { break };
+        let Some(gap) = history::since(registry, served, asked).await? else { break };
         match cache.resume(namespace, selection.clone(), asked, gap.through, gap.events) {
             Ok(watcher) => return Ok(watcher),
             Err(moved_on) => too_old = moved_on,
@@ -115,11 +115,11 @@ async fn watcher(
     Err(StatusError::expired(format!("too old resource version: {asked} ({})", too_old.oldest)))
 }
 
-async fn settle(server: &Inner, version: Version) -> Result<(), StatusError> {
+async fn settle(registry: &Registry, version: Version) -> Result<(), StatusError> {
     match version {
         Version::Any => Ok(()),
-        Version::Unset => wait_current(server).await,
-        Version::At(revision) => wait_fresh(server, revision).await,
+        Version::Unset => wait_current(registry).await,
+        Version::At(revision) => wait_fresh(registry, revision).await,
     }
 }
 
@@ -132,8 +132,8 @@ impl Session {
     pub fn note_sent(&self, bytes: usize) {
         let types = &self.served.resource.types;
         let labels: [&str; 3] = [types.group, types.plural, types.version];
-        self.server.metrics.increment(Metric::WatchEvents, &labels);
-        self.server.metrics.record(Metric::WatchEventSizes, &labels, bytes as f64);
+        self.registry.metrics.increment(Metric::WatchEvents, &labels);
+        self.registry.metrics.record(Metric::WatchEventSizes, &labels, bytes as f64);
     }
 
     /// What is there to tell without waiting.
@@ -181,7 +181,7 @@ impl Session {
                     self.converting = Some(change?);
                 }
                 () = &mut self.bookmark_timer => {
-                    self.bookmark_timer = self.server.clock.sleep(BOOKMARK_EVERY);
+                    self.bookmark_timer = self.registry.clock.sleep(BOOKMARK_EVERY);
                     self.bookmark();
                 }
                 () = &mut self.deadline => {
@@ -195,7 +195,7 @@ impl Session {
     /// The caches' revision is read before the waiting changes are handed out: all those up to it are waiting.
     fn bookmark(&mut self) {
         if self.bookmarks {
-            self.due = Some(self.server.caches.applied());
+            self.due = Some(self.registry.caches.applied());
         }
     }
 }

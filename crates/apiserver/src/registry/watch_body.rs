@@ -1,10 +1,14 @@
 //! A watch on the wire: one JSON object a line, or one protobuf message a frame; whole, as table or as metadata.
 
+use std::sync::Arc;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream;
 use http::Response;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use knarr_api::object::Object;
+use knarr_api::resource_ref::ResourceRef;
+use knarr_apimachinery::clock::Clock;
 use knarr_apimachinery::schema::protobuf::{self, EncodeError};
 use knarr_apimachinery::status::{InOrder, StatusError};
 use serde_json::{Value, json};
@@ -13,6 +17,7 @@ use super::watch::{Frame, Session};
 use crate::cache::{Kind, Wire};
 use crate::http::body::{Body, BoxError};
 use crate::http::negotiate::{Form, Format, Negotiated};
+use crate::http::output::Respond;
 use crate::table::{self, IncludeObject, Rows};
 
 /// Frames that wait are sent together, up to this many bytes.
@@ -23,36 +28,41 @@ struct Writer {
     format: Format,
     form: Form,
     rows: Rows,
-    now: Box<dyn Fn() -> jiff::Timestamp + Send>,
+    clock: Arc<dyn Clock>,
     columns_sent: bool,
     over: bool,
 }
 
-/// The streaming answer to a watch.
-pub fn respond(
-    session: Session,
-    negotiated: Negotiated,
-    include: IncludeObject,
-    now: impl Fn() -> jiff::Timestamp + Send + 'static,
-) -> Response<Body> {
-    let writer = Writer {
-        session,
-        format: negotiated.format,
-        form: negotiated.form,
-        rows: Rows { include, beta: negotiated.beta },
-        now: Box::new(now),
-        columns_sent: false,
-        over: false,
-    };
-    let stream = stream::unfold(writer, |mut writer| async move {
-        let batch = writer.batch().await?;
-        Some((Ok::<_, BoxError>(batch), writer))
-    });
-    let mut response = Response::new(Body::Stream(Box::pin(stream)));
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, content_type(negotiated.format));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-    response
+impl Respond for Session {
+    fn resource(&self) -> &ResourceRef {
+        Session::resource(self)
+    }
+
+    fn respond(
+        self: Box<Self>,
+        negotiated: Negotiated,
+        include: IncludeObject,
+        clock: Arc<dyn Clock>,
+    ) -> Response<Body> {
+        let writer = Writer {
+            session: *self,
+            format: negotiated.format,
+            form: negotiated.form,
+            rows: Rows { include, beta: negotiated.beta },
+            clock,
+            columns_sent: false,
+            over: false,
+        };
+        let stream = stream::unfold(writer, |mut writer| async move {
+            let batch = writer.batch().await?;
+            Some((Ok::<_, BoxError>(batch), writer))
+        });
+        let mut response = Response::new(Body::Stream(Box::pin(stream)));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, content_type(negotiated.format));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+        response
+    }
 }
 
 fn content_type(format: Format) -> HeaderValue {
@@ -147,7 +157,8 @@ impl Writer {
             Form::Metadata => out.put_slice(&table::partial(object, self.rows.beta)),
             Form::Table => {
                 let resource = self.session.resource();
-                let table = table::event_table(resource, object, !self.columns_sent, self.rows, (self.now)());
+                let table =
+                    table::event_table(resource, object, !self.columns_sent, self.rows, self.clock.now());
                 self.columns_sent = true;
                 out.put_slice(table.to_string().as_bytes());
             }

@@ -10,23 +10,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
-use http::Method;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use knarr_api::kind::Kind;
 use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::selector::{FieldSelector, Selector};
 use knarr_apimachinery::status::StatusError;
-use knarr_client::{Client, Error};
 use serde_json::{Value, json};
 
-use crate::authn::{MASTERS, UserInfo};
 use crate::http::negotiate::{self, Form};
 use crate::http::output::Answer;
-use crate::in_process::InProcess;
-use crate::registry::Request;
-use crate::server::Inner;
+use crate::http::request::Request;
+use crate::proxy::Proxy;
+use crate::registry::Registry;
 use samples::{Pair, Snapshot};
 
 pub const GROUP: &str = "metrics.k8s.io";
@@ -35,15 +31,20 @@ const GROUP_VERSION: &str = "metrics.k8s.io/v1beta1";
 /// Kubelets asked at a time, and how long one may take.
 const AT_ONCE: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of a kubelet's summary.
+const MAX_SUMMARY: usize = 16 << 20;
 /// A measurement serves for this long; one older than `STALE` says nothing about now.
 const FRESH: Duration = Duration::from_secs(10);
 const STALE: Duration = Duration::from_secs(60);
 /// The shortest time over which a processor's use is told.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// The last two measurements of each node.
-#[derive(Default)]
-pub struct ResourceMetrics(Mutex<BTreeMap<String, Pair>>);
+/// Asks kubelets, and keeps the last two measurements of each node.
+pub struct ResourceMetrics {
+    registry: Arc<Registry>,
+    proxy: Arc<Proxy>,
+    measured: Mutex<BTreeMap<String, Pair>>,
+}
 
 /// As legacy discovery lists them.
 pub fn resources() -> Value {
@@ -55,7 +56,7 @@ pub fn resources() -> Value {
 }
 
 /// Answers an authorized request about the group.
-pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
+pub async fn answer(metrics: &ResourceMetrics, request: &Request) -> Result<Answer, StatusError> {
     let info = &request.info;
     if info.version != VERSION || !info.subresource.is_empty() {
         return Err(StatusError::path_not_found());
@@ -64,9 +65,9 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
         return Err(StatusError::no_such_method());
     }
     let (kind, items) = match info.resource.as_str() {
-        "nodes" if info.namespace.is_empty() => ("NodeMetrics", nodes(server, request).await?),
+        "nodes" if info.namespace.is_empty() => ("NodeMetrics", nodes(metrics, request).await?),
         "pods" if info.name.is_empty() || !info.namespace.is_empty() => {
-            ("PodMetrics", pods(server, request).await?)
+            ("PodMetrics", pods(metrics, request).await?)
         }
         _ => return Err(StatusError::path_not_found()),
     };
@@ -120,96 +121,95 @@ impl Wanted {
     }
 }
 
-fn cached<K: Kind>(server: &Inner, name: &'static str, namespace: Option<&str>) -> Vec<Arc<K>> {
-    let all = server.caches.get(name).map(|c| c.list(namespace)).unwrap_or_default();
+fn cached<K: Kind>(registry: &Registry, name: &'static str, namespace: Option<&str>) -> Vec<Arc<K>> {
+    let all = registry.caches.get(name).map(|c| c.list(namespace)).unwrap_or_default();
     all.iter().filter_map(|o| o.typed::<K>().ok()).collect()
 }
 
-async fn nodes(server: &Arc<Inner>, request: &Request) -> Result<Vec<Value>, StatusError> {
+async fn nodes(metrics: &ResourceMetrics, request: &Request) -> Result<Vec<Value>, StatusError> {
     let wanted = Wanted::parse(request)?;
-    let nodes: Vec<Arc<Node>> = cached(server, "core/nodes", None);
+    let nodes: Vec<Arc<Node>> = cached(&metrics.registry, "core/nodes", None);
     let nodes: Vec<_> = nodes.into_iter().filter(|n| wanted.has(&**n)).collect();
-    let measured = measure(server, nodes.iter().map(|n| n.name().to_owned()).collect()).await;
+    let measured = measure(metrics, nodes.iter().map(|n| n.name().to_owned()).collect()).await;
     let usage = |n: &Arc<Node>| measured.get(n.name())?.node(n);
     Ok(nodes.iter().filter_map(usage).collect())
 }
 
-async fn pods(server: &Arc<Inner>, request: &Request) -> Result<Vec<Value>, StatusError> {
+async fn pods(metrics: &ResourceMetrics, request: &Request) -> Result<Vec<Value>, StatusError> {
     let wanted = Wanted::parse(request)?;
     let namespace = Some(request.info.namespace.as_str()).filter(|n| !n.is_empty());
-    let pods: Vec<Arc<Pod>> = cached(server, "core/pods", namespace);
+    let pods: Vec<Arc<Pod>> = cached(&metrics.registry, "core/pods", namespace);
     let node = |p: &Arc<Pod>| p.spec.as_ref().and_then(|s| s.node_name.clone()).filter(|n| !n.is_empty());
     let pods: Vec<_> =
         pods.into_iter().filter(|p| wanted.has(&**p)).filter_map(|p| Some((node(&p)?, p))).collect();
-    let measured = measure(server, pods.iter().map(|(node, _)| node.clone()).collect()).await;
+    let measured = measure(metrics, pods.iter().map(|(node, _)| node.clone()).collect()).await;
     let usage = |(node, p): &(String, Arc<Pod>)| measured.get(node)?.pod(p);
     Ok(pods.iter().filter_map(usage).collect())
 }
 
 /// What these nodes use; those that do not answer are left out.
-async fn measure(server: &Arc<Inner>, nodes: BTreeSet<String>) -> BTreeMap<String, Pair> {
-    let user = UserInfo::new("system:apiserver", &[MASTERS]);
-    let transport = Arc::new(InProcess::new(Arc::clone(server), user));
-    let client = Client::new(transport, Arc::clone(&server.clock), "kube-apiserver");
+async fn measure(metrics: &ResourceMetrics, nodes: BTreeSet<String>) -> BTreeMap<String, Pair> {
     let measured = stream::iter(nodes)
-        .map(|node| {
-            let (server, client) = (Arc::clone(server), client.clone());
-            async move {
-                let pair = measure_node(&server, &client, &node).await;
-                pair.inspect_err(|error| tracing::debug!(node, %error, "a kubelet tells no usage"))
-                    .ok()
-                    .map(|pair| (node, pair))
-            }
+        .map(|node| async move {
+            let pair = metrics.measure_node(&node).await;
+            pair.inspect_err(|error| tracing::debug!(node, error, "a kubelet reports no usage"))
+                .ok()
+                .map(|pair| (node, pair))
         })
         .buffer_unordered(AT_ONCE)
         .filter_map(|found| async { found });
     measured.collect().await
 }
 
-async fn measure_node(server: &Inner, client: &Client, node: &str) -> Result<Pair, Error> {
-    let known = server.resource_metrics.get(node);
-    let age =
-        |s: &Snapshot| Duration::try_from(server.clock.now().duration_since(s.at)).unwrap_or(Duration::MAX);
-    if let Some(known) = known.as_ref().filter(|k| age(&k.new) < FRESH) {
-        return Ok(known.clone());
-    }
-    let mut new = Arc::new(ask(server, client, node).await?);
-    let old = match known {
-        Some(known) if (SHORTEST..STALE).contains(&age(&known.new)) => known.new,
-        // Nothing that one could measure against: a second look gives a rate.
-        _ => {
-            let first = new;
-            server.clock.sleep(SHORTEST).await;
-            new = Arc::new(ask(server, client, node).await?);
-            first
-        }
-    };
-    let pair = Pair { old, new };
-    server.resource_metrics.put(node, pair.clone(), |name| {
-        server.caches.get("core/nodes").is_some_and(|c| c.get(name).is_some())
-    });
-    Ok(pair)
-}
-
-async fn ask(server: &Inner, client: &Client, node: &str) -> Result<Snapshot, Error> {
-    let path = format!("{}/proxy/stats/summary", Node::RESOURCE.path(None, Some(node)));
-    let body = tokio::select! {
-        body = client.call(Method::GET, path, None, Bytes::new()) => body?,
-        () = server.clock.sleep(PATIENCE) => return Err(Error::Protocol("the kubelet does not answer".into())),
-    };
-    let summary: Value =
-        serde_json::from_slice(&body).map_err(|e| Error::Protocol(format!("the kubelet's summary: {e}")))?;
-    Ok(Snapshot::parse(&summary, server.clock.now()))
-}
-
 impl ResourceMetrics {
+    pub fn new(registry: Arc<Registry>, proxy: Arc<Proxy>) -> Self {
+        Self { registry, proxy, measured: Mutex::default() }
+    }
+
+    async fn measure_node(&self, node: &str) -> Result<Pair, String> {
+        let clock = &self.registry.clock;
+        let known = self.get(node);
+        let age =
+            |s: &Snapshot| Duration::try_from(clock.now().duration_since(s.at)).unwrap_or(Duration::MAX);
+        if let Some(known) = known.as_ref().filter(|k| age(&k.new) < FRESH) {
+            return Ok(known.clone());
+        }
+        let mut new = Arc::new(self.ask(node).await?);
+        let old = match known {
+            Some(known) if (SHORTEST..STALE).contains(&age(&known.new)) => known.new,
+            // Nothing that one could measure against: a second look gives a rate.
+            _ => {
+                let first = new;
+                clock.sleep(SHORTEST).await;
+                new = Arc::new(self.ask(node).await?);
+                first
+            }
+        };
+        let pair = Pair { old, new };
+        self.put(node, pair.clone(), |name| {
+            self.registry.caches.get("core/nodes").is_some_and(|c| c.get(name).is_some())
+        });
+        Ok(pair)
+    }
+
+    async fn ask(&self, node: &str) -> Result<Snapshot, String> {
+        let clock = &self.registry.clock;
+        let body = tokio::select! {
+            body = self.proxy.get_from_kubelet(node, "/stats/summary", MAX_SUMMARY) => body?,
+            () = clock.sleep(PATIENCE) => return Err("the kubelet does not answer".into()),
+        };
+        let summary: Value =
+            serde_json::from_slice(&body).map_err(|e| format!("the kubelet's summary: {e}"))?;
+        Ok(Snapshot::parse(&summary, clock.now()))
+    }
+
     fn get(&self, node: &str) -> Option<Pair> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned()
+        self.measured.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned()
     }
 
     /// Keeps the measurement, and forgets nodes that are no more.
     fn put(&self, node: &str, pair: Pair, exists: impl Fn(&str) -> bool) {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
         held.insert(node.to_owned(), pair);
         held.retain(|name, _| name == node || exists(name));
     }

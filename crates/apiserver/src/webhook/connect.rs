@@ -1,6 +1,5 @@
 //! New connections to webhooks, and what Go would say of one that does not come about.
 
-use std::io;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -17,7 +16,7 @@ use tokio_rustls::TlsConnector;
 use super::error::Failure;
 use super::pool::Connection;
 use super::target::{Place, Target};
-use crate::proxy::dial;
+use crate::dial::dial;
 
 /// Opens a connection; HTTP/1.1, so that many calls at once reach many backends.
 pub async fn connect(
@@ -51,17 +50,6 @@ where
         let _ = connection.await;
     });
     Ok(sender)
-}
-
-/// As Go says it.
-pub fn io_words(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => "connect: connection refused".into(),
-        io::ErrorKind::HostUnreachable => "connect: no route to host".into(),
-        io::ErrorKind::NetworkUnreachable => "connect: network is unreachable".into(),
-        io::ErrorKind::TimedOut => "connect: connection timed out".into(),
-        _ => error.to_string(),
-    }
 }
 
 /// From what a target trusts and shows.

@@ -19,9 +19,8 @@ use hyper::body::Incoming;
 use knarr_apimachinery::clock::Clock;
 use knarr_client::metrics;
 
-pub use connect::io_words;
 pub use error::CallError;
-pub use services::Services;
+pub use services::{Services, endpoint};
 #[allow(unused_imports, reason = "for webhooks that a configuration file names")]
 pub use target::{Address, Target};
 

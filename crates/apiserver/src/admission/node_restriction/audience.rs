@@ -4,9 +4,9 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use super::{Verdict, may, no};
-use crate::admission::attributes::text;
+use crate::admission::Context;
 use crate::admission::{Attributes, lookup};
-use crate::server::Inner;
+use crate::registry::attributes::text;
 
 const CLAIMS: (&str, &str, &str) = ("", "v1", "persistentvolumeclaims");
 const VOLUMES: (&str, &str, &str) = ("", "v1", "persistentvolumes");
@@ -23,19 +23,19 @@ const MIGRATED: [(&str, &str); 7] = [
 ];
 
 /// Checks the audience of a TokenRequest that is bound to this pod.
-pub async fn check(pod: &Value, attributes: &Attributes<'_>, server: &Inner) -> Verdict {
+pub async fn check(pod: &Value, attributes: &Attributes<'_>, context: &Context<'_>) -> Verdict {
     let audiences = &attributes.object["spec"]["audiences"];
     let audience = match audiences.as_array().map_or(&[][..], Vec::as_slice) {
         [] => "",
         [one] => one.as_str().unwrap_or(""),
         _ => return no("node may only request 0 or 1 audiences"),
     };
-    match named_by_volumes(pod, audience, server).await {
+    match named_by_volumes(pod, audience, context).await {
         Ok(true) => return Ok(()),
         Ok(false) => {}
         Err(why) => return no(format!("error validating audience {audience:?}: {why}")),
     }
-    if may(attributes, server, "request-serviceaccounts-token-audience", audience, attributes.name).await {
+    if may(attributes, context, "request-serviceaccounts-token-audience", audience, attributes.name).await {
         return Ok(());
     }
     no(format!("{} is not authorized to request tokens for audience {audience:?}", attributes.user.name))
@@ -43,13 +43,13 @@ pub async fn check(pod: &Value, attributes: &Attributes<'_>, server: &Inner) -> 
 
 /// Whether a volume of the pod asks for tokens of this audience. A volume that cannot be followed to its driver is an
 /// error only if no other one asks.
-async fn named_by_volumes(pod: &Value, audience: &str, server: &Inner) -> Result<bool, String> {
+async fn named_by_volumes(pod: &Value, audience: &str, context: &Context<'_>) -> Result<bool, String> {
     let mut errors = Vec::new();
     for volume in pod["spec"]["volumes"].as_array().into_iter().flatten() {
         if is_projected(volume, audience) {
             return Ok(true);
         }
-        match asked_by_driver(pod, volume, audience, server).await {
+        match asked_by_driver(pod, volume, audience, context).await {
             Ok(true) => return Ok(true),
             Ok(false) => {}
             Err(error) => errors.push(error.message().to_owned()),
@@ -72,27 +72,27 @@ async fn asked_by_driver(
     pod: &Value,
     volume: &Value,
     audience: &str,
-    server: &Inner,
+    context: &Context<'_>,
 ) -> Result<bool, StatusError> {
     let own_claim = format!("{}-{}", text(pod, "/metadata/name"), text(volume, "/name"));
     let driver = if volume["ephemeral"]["volumeClaimTemplate"].is_object() {
-        driver_of_claim(pod, &own_claim, server).await?
+        driver_of_claim(pod, &own_claim, context).await?
     } else if volume["persistentVolumeClaim"].is_object() {
-        driver_of_claim(pod, text(volume, "/persistentVolumeClaim/claimName"), server).await?
+        driver_of_claim(pod, text(volume, "/persistentVolumeClaim/claimName"), context).await?
     } else {
         driver_of(volume)
     };
     if driver.is_empty() {
         return Ok(false);
     }
-    let driver = required(server, DRIVERS, "", &driver).await?;
+    let driver = required(context, DRIVERS, "", &driver).await?;
     let requests = driver["spec"]["tokenRequests"].as_array();
     Ok(requests.into_iter().flatten().any(|r| text(r, "/audience") == audience))
 }
 
-async fn driver_of_claim(pod: &Value, claim: &str, server: &Inner) -> Result<String, StatusError> {
-    let claim = required(server, CLAIMS, text(pod, "/metadata/namespace"), claim).await?;
-    let volume = required(server, VOLUMES, "", text(&claim, "/spec/volumeName")).await?;
+async fn driver_of_claim(pod: &Value, claim: &str, context: &Context<'_>) -> Result<String, StatusError> {
+    let claim = required(context, CLAIMS, text(pod, "/metadata/namespace"), claim).await?;
+    let volume = required(context, VOLUMES, "", text(&claim, "/spec/volumeName")).await?;
     Ok(driver_of(&volume["spec"]))
 }
 
@@ -107,12 +107,12 @@ fn driver_of(source: &Value) -> String {
 }
 
 async fn required(
-    server: &Inner,
+    context: &Context<'_>,
     resource: (&str, &str, &str),
     namespace: &str,
     name: &str,
 ) -> Result<Value, StatusError> {
-    let found = lookup::value(server, resource, namespace, name).await?;
+    let found = lookup::value(context, resource, namespace, name).await?;
     found.ok_or_else(|| super::missing(resource, name))
 }
 

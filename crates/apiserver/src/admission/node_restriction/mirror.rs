@@ -5,10 +5,10 @@
 use serde_json::Value;
 
 use super::{Verdict, missing, no};
-use crate::admission::attributes::text;
+use crate::admission::Context;
 use crate::admission::service_account::is_mirror;
 use crate::admission::{Attributes, lookup};
-use crate::server::Inner;
+use crate::registry::attributes::text;
 
 const NODES: (&str, &str, &str) = ("", "v1", "nodes");
 /// Volumes that need nothing of the API.
@@ -67,7 +67,7 @@ const SECRETS: [&str; 10] = [
     "/storageos/secretRef/name",
 ];
 
-pub async fn check(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdict {
+pub async fn check(node: &str, attributes: &Attributes<'_>, context: &Context<'_>) -> Verdict {
     let pod = &attributes.object;
     if !is_mirror(pod) {
         return no(format!(
@@ -99,7 +99,7 @@ pub async fn check(node: &str, attributes: &Attributes<'_>, server: &Inner) -> V
     if owner["blockOwnerDeletion"] == true {
         return no(format!("node {node:?} must not set blockOwnerDeletion on an owner reference"));
     }
-    let found = lookup::find(server, NODES, "", node).await?;
+    let found = lookup::find(context, NODES, "", node).await?;
     let found = found.ok_or_else(|| missing(NODES, node))?;
     let uid = text(owner, "/uid");
     if uid != found.uid() {

@@ -17,11 +17,11 @@ use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
-use super::attributes::text;
 use super::{Attributes, Operation, Plugin, lookup, node_claims};
+use crate::admission::Context;
 use crate::authz;
 use crate::authz::node::{is_unnamed, node_name};
-use crate::server::Inner;
+use crate::registry::attributes::text;
 
 pub struct NodeRestriction;
 
@@ -73,13 +73,13 @@ impl Plugin for NodeRestriction {
         operation != Operation::Connect
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
         if is_unnamed(attributes.user) {
             let why = format!("could not determine node from user {:?}", attributes.user.name);
             return Err(attributes.forbidden(&why));
         }
         let Some(node) = node_name(attributes.user) else { return Ok(()) };
-        match judge(node, attributes, server).await {
+        match judge(node, attributes, context).await {
             Ok(()) => Ok(()),
             Err(Refusal::Forbidden(why)) => Err(attributes.forbidden(&why)),
             Err(Refusal::Status(error)) => Err(error),
@@ -87,23 +87,23 @@ impl Plugin for NodeRestriction {
     }
 }
 
-async fn judge(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdict {
+async fn judge(node: &str, attributes: &Attributes<'_>, context: &Context<'_>) -> Verdict {
     let types = attributes.resource;
     match (types.group, types.plural, attributes.subresource) {
-        ("", "pods", "") => pod(node, attributes, server).await,
+        ("", "pods", "") => pod(node, attributes, context).await,
         ("", "pods", "status") => pod_status(node, attributes),
-        ("", "pods", "eviction") => eviction(node, attributes, server).await,
+        ("", "pods", "eviction") => eviction(node, attributes, context).await,
         ("", "pods", other) => {
             no(format!("unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed"))
         }
         ("", "nodes", _) => {
-            let in_control = server.config.admission.control_plane_node.as_deref() == Some(node);
+            let in_control = context.chain.settings.control_plane_node.as_deref() == Some(node);
             own_node(node, attributes, if in_control { CONTROL_PLANE } else { "" })?;
-            claims(node, attributes, server)
+            claims(node, attributes, context)
         }
         ("", "persistentvolumeclaims", "status") => claim_status(node, attributes),
         ("", "persistentvolumeclaims", _) => no("may only update PVC status"),
-        ("", "serviceaccounts", "token") => token(node, attributes, server).await,
+        ("", "serviceaccounts", "token") => token(node, attributes, context).await,
         ("coordination.k8s.io", "leases", _) if attributes.namespace != "kube-node-lease" => {
             no("can only access leases in the \"kube-node-lease\" system namespace")
         }
@@ -111,15 +111,23 @@ async fn judge(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdi
         ("storage.k8s.io", "csinodes", _) => same_name(node, attributes, "CSINode"),
         ("resource.k8s.io", "resourceslices", _) => resource_slice(node, attributes),
         ("certificates.k8s.io", "podcertificaterequests", _) => {
-            pod_certificate::check(node, attributes, server).await
+            pod_certificate::check(node, attributes, context).await
         }
-        ("certificates.k8s.io", "certificatesigningrequests", _) => signing_request(node, attributes, server),
+        ("certificates.k8s.io", "certificatesigningrequests", _) => {
+            signing_request(node, attributes, context)
+        }
         _ => Ok(()),
     }
 }
 
 /// Whether the node's user was granted this in the namespace of the request.
-async fn may(attributes: &Attributes<'_>, server: &Inner, verb: &str, resource: &str, name: &str) -> bool {
+async fn may(
+    attributes: &Attributes<'_>,
+    context: &Context<'_>,
+    verb: &str,
+    resource: &str,
+    name: &str,
+) -> bool {
     let wanted = authz::Attributes {
         verb: verb.to_owned(),
         group: attributes.resource.group.to_owned(),
@@ -129,7 +137,7 @@ async fn may(attributes: &Attributes<'_>, server: &Inner, verb: &str, resource: 
         name: name.to_owned(),
         ..authz::Attributes::default()
     };
-    server.authorizer.authorize(attributes.user, &wanted).await.is_allowed()
+    context.chain.authorizer.authorize(attributes.user, &wanted).await.is_allowed()
 }
 
 fn missing((group, _, plural): (&str, &str, &str), name: &str) -> StatusError {
@@ -140,9 +148,9 @@ fn unexpected(operation: Operation) -> Verdict {
     no(format!("unexpected operation {:?}", operation.as_str()))
 }
 
-async fn pod(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdict {
+async fn pod(node: &str, attributes: &Attributes<'_>, context: &Context<'_>) -> Verdict {
     match attributes.operation {
-        Operation::Create => mirror::check(node, attributes, server).await,
+        Operation::Create => mirror::check(node, attributes, context).await,
         Operation::Delete => {
             let on = attributes.old.map_or("", |old| text(old, "/spec/nodeName"));
             if on == node {
@@ -183,12 +191,12 @@ fn pod_status(node: &str, attributes: &Attributes<'_>) -> Verdict {
     Ok(())
 }
 
-async fn eviction(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdict {
+async fn eviction(node: &str, attributes: &Attributes<'_>, context: &Context<'_>) -> Verdict {
     if attributes.operation != Operation::Create {
         return no(format!("unexpected operation {}", attributes.operation.as_str()));
     }
     let name = attributes.own_name();
-    let pod = lookup::value(server, PODS, attributes.namespace, name).await?;
+    let pod = lookup::value(context, PODS, attributes.namespace, name).await?;
     let pod = pod.ok_or_else(|| attributes.served.not_found(name))?;
     if text(&pod, "/spec/nodeName") == node {
         return Ok(());
@@ -240,7 +248,7 @@ fn own_node(node: &str, attributes: &Attributes<'_>, allowed: &str) -> Verdict {
 }
 
 /// What it says of itself that would be believed of another.
-fn claims(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdict {
+fn claims(node: &str, attributes: &Attributes<'_>, context: &Context<'_>) -> Verdict {
     if !matches!(attributes.operation, Operation::Create | Operation::Update) {
         return Ok(());
     }
@@ -248,7 +256,7 @@ fn claims(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdict {
     let added = node_claims::added(new, old);
     let others = match added.is_empty() {
         true => Vec::new(),
-        false => lookup::list(server, ("", "v1", "nodes"), None)?,
+        false => lookup::list(context, ("", "v1", "nodes"), None)?,
     };
     let problem = node_claims::annotation_problem(new, old)
         .or_else(|| node_claims::pod_cidr_problem(new, old))
@@ -301,7 +309,7 @@ fn claim_status(node: &str, attributes: &Attributes<'_>) -> Verdict {
     ))
 }
 
-async fn token(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdict {
+async fn token(node: &str, attributes: &Attributes<'_>, context: &Context<'_>) -> Verdict {
     if attributes.operation != Operation::Create {
         return Ok(());
     }
@@ -313,7 +321,7 @@ async fn token(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdi
     if uid.is_empty() {
         return no("node requested token with a pod binding without a uid");
     }
-    let pod = lookup::value(server, PODS, attributes.namespace, name).await?;
+    let pod = lookup::value(context, PODS, attributes.namespace, name).await?;
     let pod = pod.ok_or_else(|| missing(PODS, name))?;
     if uid != text(&pod, "/metadata/uid") {
         return no(format!(
@@ -323,15 +331,15 @@ async fn token(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdi
     if text(&pod, "/spec/nodeName") != node {
         return no("node requested token bound to a pod scheduled on a different node");
     }
-    if server.config.features.is_on("ServiceAccountNodeAudienceRestriction") {
-        return audience::check(&pod, attributes, server).await;
+    if context.chain.features.is_on("ServiceAccountNodeAudienceRestriction") {
+        return audience::check(&pod, attributes, context).await;
     }
     Ok(())
 }
 
 /// A kubelet asks for certificates of its own node only.
-fn signing_request(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdict {
-    let insecure = server.config.features.is_on("AllowInsecureKubeletCertificateSigningRequests");
+fn signing_request(node: &str, attributes: &Attributes<'_>, context: &Context<'_>) -> Verdict {
+    let insecure = context.chain.features.is_on("AllowInsecureKubeletCertificateSigningRequests");
     let spec = &attributes.object["spec"];
     if insecure
         || attributes.operation != Operation::Create

@@ -4,16 +4,16 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use super::{PODS, Refusal, Verdict, may, missing, no};
-use crate::admission::attributes::text;
+use crate::admission::Context;
 use crate::admission::service_account::is_mirror;
 use crate::admission::{Attributes, Operation, lookup};
-use crate::server::Inner;
+use crate::registry::attributes::text;
 
 const NODES: (&str, &str, &str) = ("", "v1", "nodes");
 const ACCOUNTS: (&str, &str, &str) = ("", "v1", "serviceaccounts");
 
-pub async fn check(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdict {
-    if !server.config.features.is_on("PodCertificateRequest") {
+pub async fn check(node: &str, attributes: &Attributes<'_>, context: &Context<'_>) -> Verdict {
+    if !context.chain.features.is_on("PodCertificateRequest") {
         return no("PodCertificateRequest feature gate is disabled");
     }
     if attributes.operation != Operation::Create {
@@ -23,16 +23,16 @@ pub async fn check(node: &str, attributes: &Attributes<'_>, server: &Inner) -> V
         return no(format!("unexpected subresource {}", attributes.subresource));
     }
     let spec = &attributes.object["spec"];
-    own_node(node, attributes.namespace, spec, server).await?;
-    let pod = own_pod(node, attributes.namespace, spec, server).await?;
-    own_account(attributes.namespace, spec, &pod, server).await?;
+    own_node(node, attributes.namespace, spec, context).await?;
+    let pod = own_pod(node, attributes.namespace, spec, context).await?;
+    own_account(attributes.namespace, spec, &pod, context).await?;
     let (signer, account) = (text(spec, "/signerName"), text(spec, "/serviceAccountName"));
     if mounts(&pod, signer) {
         return Ok(());
     }
     // Rules cannot name what holds a slash.
     let resource = signer.replace('/', ":");
-    if may(attributes, server, "request-serviceaccounts-podcertificate-signer", &resource, account).await {
+    if may(attributes, context, "request-serviceaccounts-podcertificate-signer", &resource, account).await {
         return Ok(());
     }
     let shown = shown(attributes.namespace, spec);
@@ -50,27 +50,27 @@ fn shown(namespace: &str, spec: &Value) -> String {
 
 /// An object that the request names, or the 500 that says it is not there.
 async fn named(
-    server: &Inner,
+    context: &Context<'_>,
     resource: (&str, &str, &str),
     (namespace, name): (&str, &str),
     what: &str,
 ) -> Result<Value, Refusal> {
     let retrieving = |why: &str| format!("while retrieving {what} named in the PodCertificateRequest: {why}");
-    match lookup::value(server, resource, namespace, name).await {
+    match lookup::value(context, resource, namespace, name).await {
         Ok(Some(found)) => Ok(found),
         Ok(None) => later(retrieving(missing(resource, name).message())),
         Err(error) => Err(Refusal::Forbidden(retrieving(error.message()))),
     }
 }
 
-async fn own_node(node: &str, namespace: &str, spec: &Value, server: &Inner) -> Verdict {
+async fn own_node(node: &str, namespace: &str, spec: &Value, context: &Context<'_>) -> Verdict {
     let (name, uid) = (text(spec, "/nodeName"), text(spec, "/nodeUID"));
     if name != node {
         return no(format!(
             "PodCertificateRequest.Spec.NodeName={name:?}, which is not the requesting node {node:?}"
         ));
     }
-    let found = named(server, NODES, ("", name), &format!("node {name:?}")).await?;
+    let found = named(context, NODES, ("", name), &format!("node {name:?}")).await?;
     let running = text(&found, "/metadata/uid");
     if running == uid {
         return Ok(());
@@ -81,10 +81,10 @@ async fn own_node(node: &str, namespace: &str, spec: &Value, server: &Inner) -> 
     ))
 }
 
-async fn own_pod(node: &str, namespace: &str, spec: &Value, server: &Inner) -> Result<Value, Refusal> {
+async fn own_pod(node: &str, namespace: &str, spec: &Value, context: &Context<'_>) -> Result<Value, Refusal> {
     let (shown, uid) = (shown(namespace, spec), text(spec, "/podUID"));
     let what = format!("pod {shown:?}");
-    let pod = named(server, PODS, (namespace, text(spec, "/podName")), &what).await?;
+    let pod = named(context, PODS, (namespace, text(spec, "/podName")), &what).await?;
     let running = text(&pod, "/metadata/uid");
     if running != uid {
         return later(format!(
@@ -101,7 +101,7 @@ async fn own_pod(node: &str, namespace: &str, spec: &Value, server: &Inner) -> R
     Err(Refusal::Forbidden(refusal))
 }
 
-async fn own_account(namespace: &str, spec: &Value, pod: &Value, server: &Inner) -> Verdict {
+async fn own_account(namespace: &str, spec: &Value, pod: &Value, context: &Context<'_>) -> Verdict {
     let (shown, name) = (shown(namespace, spec), text(spec, "/serviceAccountName"));
     let running = text(pod, "/spec/serviceAccountName");
     if name != running {
@@ -110,7 +110,7 @@ async fn own_account(namespace: &str, spec: &Value, pod: &Value, server: &Inner)
         ));
     }
     let what = format!("service account \"{namespace}/{name}\"");
-    let account = named(server, ACCOUNTS, (namespace, name), &what).await?;
+    let account = named(context, ACCOUNTS, (namespace, name), &what).await?;
     let (uid, running) = (text(spec, "/serviceAccountUID"), text(&account, "/metadata/uid"));
     if uid == running {
         return Ok(());

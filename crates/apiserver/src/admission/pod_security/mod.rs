@@ -18,8 +18,8 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use super::{Attributes, Operation, Plugin, lookup};
+use crate::admission::Context;
 use crate::metrics::Metric;
-use crate::server::Inner;
 use evaluate::{Pod, details, evaluate, reasons};
 use policy::of_labels;
 pub use policy::{Level, LevelVersion, Policy, Version};
@@ -51,12 +51,12 @@ impl Plugin for PodSecurity {
         matches!(operation, Operation::Create | Operation::Update)
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
         let types = attributes.resource;
         match (types.group, types.plural) {
-            ("", "namespaces") => namespace(attributes, server),
-            ("", "pods") => pod(attributes, server).await,
-            _ if template(types.group, types.plural).is_some() => workload(attributes, server).await,
+            ("", "namespaces") => namespace(attributes, context),
+            ("", "pods") => pod(attributes, context).await,
+            _ if template(types.group, types.plural).is_some() => workload(attributes, context).await,
             _ => Ok(()),
         }
     }
@@ -78,19 +78,19 @@ fn label<'v>(namespace: &'v Value, key: &str) -> Option<&'v str> {
     namespace["metadata"]["labels"][key].as_str()
 }
 
-fn exemptions(server: &Inner) -> &Exemptions {
-    &server.config.admission.pod_security_exemptions
+fn exemptions<'a>(context: &Context<'a>) -> &'a Exemptions {
+    &context.chain.settings.pod_security_exemptions
 }
 
-fn namespace(attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+fn namespace(attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
     if !attributes.subresource.is_empty() {
         return Ok(());
     }
     let name = attributes.own_name();
     let (new, errors) =
-        of_labels(|key| label(&attributes.object, key), server.config.admission.pod_security_defaults);
+        of_labels(|key| label(&attributes.object, key), context.chain.settings.pod_security_defaults);
     let invalid = || Err(StatusError::invalid("", "Namespace", name, &errors));
-    let exempt = exemptions(server).namespaces.iter().any(|n| n == name);
+    let exempt = exemptions(context).namespaces.iter().any(|n| n == name);
     let Some(before) = attributes.old else {
         if !errors.is_empty() {
             return invalid();
@@ -100,8 +100,7 @@ fn namespace(attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusEr
         }
         return Ok(());
     };
-    let (old, old_errors) =
-        of_labels(|key| label(before, key), server.config.admission.pod_security_defaults);
+    let (old, old_errors) = of_labels(|key| label(before, key), context.chain.settings.pod_security_defaults);
     if !errors.is_empty() && errors.to_string() != old_errors.to_string() {
         return invalid();
     }
@@ -114,11 +113,11 @@ fn namespace(attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusEr
         warn_exempt(attributes, name, &new);
         return Ok(());
     }
-    let pods = match server.table.find("", "v1", "pods") {
+    let pods = match context.registry.table.find("", "v1", "pods") {
         Some(served) => served.cache()?.list(Some(name)),
         None => Vec::new(),
     };
-    existing_pods(&pods, name, now, exemptions(server)).into_iter().for_each(|w| attributes.warn(w));
+    existing_pods(&pods, name, now, exemptions(context)).into_iter().for_each(|w| attributes.warn(w));
     Ok(())
 }
 
@@ -206,8 +205,8 @@ fn is_exempt_class(spec: &Value, exemptions: &Exemptions) -> bool {
 }
 
 /// Whether user or namespace are exempt; noted for the audit.
-fn is_exempt(attributes: &Attributes<'_>, server: &Inner) -> bool {
-    let exemptions = exemptions(server);
+fn is_exempt(attributes: &Attributes<'_>, context: &Context<'_>) -> bool {
+    let exemptions = exemptions(context);
     let by = if exemptions.namespaces.iter().any(|n| n == attributes.namespace) {
         "namespace"
     } else if exemptions.usernames.contains(&attributes.user.name) {
@@ -216,7 +215,7 @@ fn is_exempt(attributes: &Attributes<'_>, server: &Inner) -> bool {
         return false;
     };
     attributes.annotate(format!("{ANNOTATION}exempt"), by);
-    count_exemption(attributes, server);
+    count_exemption(attributes, context);
     true
 }
 
@@ -232,38 +231,38 @@ fn request_labels<'a>(attributes: &'a Attributes<'_>) -> [&'a str; 3] {
     [operation, resource, attributes.subresource]
 }
 
-fn count_exemption(attributes: &Attributes<'_>, server: &Inner) {
-    server.metrics.increment(Metric::PodSecurityExemptions, &request_labels(attributes));
+fn count_exemption(attributes: &Attributes<'_>, context: &Context<'_>) {
+    context.registry.metrics.increment(Metric::PodSecurityExemptions, &request_labels(attributes));
 }
 
 fn count_evaluation(
     attributes: &Attributes<'_>,
-    server: &Inner,
+    context: &Context<'_>,
     decision: &str,
     mode: &str,
     policy: LevelVersion,
 ) {
     let [operation, resource, subresource] = request_labels(attributes);
     let version = policy.evaluated_version();
-    server.metrics.increment(
+    context.registry.metrics.increment(
         Metric::PodSecurityEvaluations,
         &[decision, mode, policy.level.as_str(), &version, operation, resource, subresource],
     );
 }
 
-async fn pod(attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-    if IGNORED.contains(&attributes.subresource) || is_exempt(attributes, server) {
+async fn pod(attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
+    if IGNORED.contains(&attributes.subresource) || is_exempt(attributes, context) {
         return Ok(());
     }
     let namespace = attributes.namespace;
-    let Ok(Some(found)) = lookup::find(server, NAMESPACES, "", namespace).await else {
+    let Ok(Some(found)) = lookup::find(context, NAMESPACES, "", namespace).await else {
         return Err(StatusError::internal(format!("failed to lookup namespace {namespace:?}")));
     };
     let (policy, errors) =
-        of_labels(|key| found.header().label(key), server.config.admission.pod_security_defaults);
+        of_labels(|key| found.header().label(key), context.chain.settings.pod_security_defaults);
     if errors.is_empty() && policy.is_privileged() {
         attributes.annotate(format!("{ANNOTATION}enforce-policy"), policy.enforce.to_string());
-        count_evaluation(attributes, server, "allow", "enforce", policy.enforce);
+        count_evaluation(attributes, context, "allow", "enforce", policy.enforce);
         return Ok(());
     }
     if attributes.old.is_some_and(|old| !is_significant(&attributes.object, old)) {
@@ -273,7 +272,7 @@ async fn pod(attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusEr
         attributes.annotate(format!("{ANNOTATION}error"), format!("Failed to parse policy: {errors}"));
     }
     let pod = Pod { metadata: &attributes.object["metadata"], spec: &attributes.object["spec"] };
-    judge(attributes, server, &policy, pod, true)
+    judge(attributes, context, &policy, pod, true)
 }
 
 /// Whether an update changes anything that checks look at: images, and which containers there are.
@@ -290,17 +289,17 @@ fn is_significant(new: &Value, old: &Value) -> bool {
     changed || added
 }
 
-async fn workload(attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-    if !attributes.subresource.is_empty() || is_exempt(attributes, server) {
+async fn workload(attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
+    if !attributes.subresource.is_empty() || is_exempt(attributes, context) {
         return Ok(());
     }
-    let Ok(Some(found)) = lookup::find(server, NAMESPACES, "", attributes.namespace).await else {
+    let Ok(Some(found)) = lookup::find(context, NAMESPACES, "", attributes.namespace).await else {
         let why = format!("failed to lookup namespace {:?}", attributes.namespace);
         attributes.annotate(format!("{ANNOTATION}error"), why);
         return Ok(());
     };
     let (policy, errors) =
-        of_labels(|key| found.header().label(key), server.config.admission.pod_security_defaults);
+        of_labels(|key| found.header().label(key), context.chain.settings.pod_security_defaults);
     if errors.is_empty() && policy.warn.level == Level::Privileged && policy.audit.level == Level::Privileged
     {
         return Ok(());
@@ -310,7 +309,7 @@ async fn workload(attributes: &Attributes<'_>, server: &Inner) -> Result<(), Sta
     let Some(template) = attributes.object.pointer(place).filter(|t| t.is_object()) else { return Ok(()) };
     judge(
         attributes,
-        server,
+        context,
         &policy,
         Pod { metadata: &template["metadata"], spec: &template["spec"] },
         false,
@@ -320,14 +319,14 @@ async fn workload(attributes: &Attributes<'_>, server: &Inner) -> Result<(), Sta
 /// Refuses what may not be, notes for the audit what should not be, warns of the same.
 fn judge(
     attributes: &Attributes<'_>,
-    server: &Inner,
+    context: &Context<'_>,
     policy: &Policy,
     pod: Pod<'_>,
     enforce: bool,
 ) -> Result<(), StatusError> {
-    if is_exempt_class(pod.spec, exemptions(server)) {
+    if is_exempt_class(pod.spec, exemptions(context)) {
         attributes.annotate(format!("{ANNOTATION}exempt"), "runtimeClass");
-        count_exemption(attributes, server);
+        count_exemption(attributes, context);
         return Ok(());
     }
     let against = |level: LevelVersion| {
@@ -338,21 +337,21 @@ fn judge(
         attributes.annotate(format!("{ANNOTATION}enforce-policy"), policy.enforce.to_string());
         let refused = against(policy.enforce).map(|why| why.replacen("violate", "violates", 1));
         let decision = if refused.is_some() { "deny" } else { "allow" };
-        count_evaluation(attributes, server, decision, "enforce", policy.enforce);
+        count_evaluation(attributes, context, decision, "enforce", policy.enforce);
         refused
     } else {
         None
     };
     if let Some(why) = against(policy.audit) {
         attributes.annotate(format!("{ANNOTATION}audit-violations"), format!("would {why}"));
-        count_evaluation(attributes, server, "deny", "audit", policy.audit);
+        count_evaluation(attributes, context, "deny", "audit", policy.audit);
     }
     if let Some(why) = refused {
         return Err(attributes.forbidden(&why));
     }
     if let Some(why) = against(policy.warn) {
         attributes.warn(format!("would {why}"));
-        count_evaluation(attributes, server, "deny", "warn", policy.warn);
+        count_evaluation(attributes, context, "deny", "warn", policy.warn);
     }
     Ok(())
 }

@@ -11,12 +11,11 @@ use serde_json::Value;
 
 use super::matching::MatchResources;
 use super::params::{ParamKind, ParamRef};
+use crate::admission::Context;
 use crate::admission::webhooks::{Concerned, GROUP};
 use crate::admission::{lookup, manifests};
-use crate::registry::Request;
+use crate::http::request::Request;
 use crate::reload::{Content, Reloaded};
-use crate::server::Inner;
-use crate::thread_safe::ThreadSafe;
 
 /// What a policy's expressions are compiled to.
 pub trait Compiled: Sized + Send + Sync + 'static {
@@ -36,7 +35,7 @@ pub struct Policy<C> {
     pub ignores_failures: bool,
     pub constraints: MatchResources,
     pub param_kind: Option<ParamKind>,
-    pub compiled: ThreadSafe<C>,
+    pub compiled: C,
 }
 
 /// One binding of a policy.
@@ -86,16 +85,17 @@ impl<C: Compiled> Policies<C> {
         &self,
         concerned: Concerned,
         request: &Request,
-        server: &Inner,
+        context: &Context<'_>,
     ) -> Result<All<C>, StatusError> {
         if concerned == Concerned::None {
             return Ok(Arc::default());
         }
-        let of_files = self.manifests.as_ref().map(|m| m.get(server.clock.as_ref())).unwrap_or_default();
+        let of_files =
+            self.manifests.as_ref().map(|m| m.get(context.registry.clock.as_ref())).unwrap_or_default();
         if concerned == Concerned::Manifests {
             return Ok(of_files);
         }
-        let find = |resource: &Resource| server.table.find(GROUP, "v1", resource.types.plural);
+        let find = |resource: &Resource| context.registry.table.find(GROUP, "v1", resource.types.plural);
         let (Some(policies), Some(bindings)) = (find(C::POLICIES), find(C::BINDINGS)) else {
             return Ok(of_files);
         };
@@ -167,7 +167,7 @@ fn policy<C: Compiled>(value: &Value, identity: (String, String)) -> Policy<C> {
         ignores_failures: spec["failurePolicy"] == "Ignore",
         constraints: MatchResources::read(&spec["matchConstraints"]),
         param_kind: ParamKind::read(&spec["paramKind"]),
-        compiled: ThreadSafe::new(C::compile(spec)),
+        compiled: C::compile(spec),
     }
 }
 

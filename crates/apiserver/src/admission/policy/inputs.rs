@@ -7,9 +7,9 @@ use knarr_cel::library::authz::{self as cel, Authorizer, Check};
 use knarr_cel::{Activation, schema};
 use serde_json::{Map, Value, json};
 
+use crate::admission::Context;
 use crate::admission::webhooks::Invocation;
 use crate::admission::{Attributes, lookup};
-use crate::server::Inner;
 
 /// The values of all variables but `variables`.
 #[derive(Clone)]
@@ -99,13 +99,13 @@ pub fn request(attributes: &Attributes<'_>, invocation: &Invocation) -> Value {
 }
 
 /// The variable `namespaceObject`: the namespace that the request is in, `Null` for what is in none and for namespaces.
-pub async fn namespace(attributes: &Attributes<'_>, server: &Inner) -> Result<Value, StatusError> {
+pub async fn namespace(attributes: &Attributes<'_>, context: &Context<'_>) -> Result<Value, StatusError> {
     let kind = attributes.kind();
     if attributes.namespace.is_empty() || (kind.group.is_empty() && kind.kind == "Namespace") {
         return Ok(Value::Null);
     }
     let resource = ("", "v1", "namespaces");
-    let found = lookup::value(server, resource, "", attributes.namespace).await?;
+    let found = lookup::value(context, resource, "", attributes.namespace).await?;
     let Some(mut found) = found else {
         let resource = knarr_apimachinery::gvk::GroupResource::new("", "namespaces");
         return Err(StatusError::not_found(&resource, attributes.namespace));

@@ -5,8 +5,8 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use crate::admission::Attributes;
+use crate::admission::Context;
 use crate::admission::webhooks::{Invocation, Rule, matching, selector};
-use crate::server::Inner;
 
 /// A rule, perhaps for objects of some names only.
 #[derive(Debug, Default)]
@@ -56,9 +56,9 @@ impl MatchResources {
         &self,
         attributes: &Attributes<'_>,
         object: &Value,
-        server: &Inner,
+        context: &Context<'_>,
     ) -> Result<Option<Invocation>, StatusError> {
-        let namespace = matching::in_selected_namespace(&self.namespaces, attributes, server).await;
+        let namespace = matching::in_selected_namespace(&self.namespaces, attributes, context).await;
         if matches!(namespace, Ok(false)) {
             return Ok(None);
         }
@@ -72,7 +72,7 @@ impl MatchResources {
                 .filter(|r| r.names.is_empty() || r.names.iter().any(|n| n == attributes.own_name()))
                 .map(|r| &r.rule)
                 .collect();
-            matching::by_rules(&rules, self.exact, attributes, server)
+            matching::by_rules(&rules, self.exact, attributes, context)
         };
         if by(&self.excluded).is_some() {
             return Ok(None);

@@ -19,11 +19,11 @@ use super::params;
 use super::patches::{Mutation, MutationKind, Schemas, mutated};
 use super::questions::Questions;
 use super::variables::Variables;
+use crate::admission::Context;
 use crate::admission::match_conditions::MatchConditions;
 use crate::admission::webhooks::{Invocation, concerned_policies, presented, versions, whole};
 use crate::admission::{Attributes, Operation, Plugin, Reinvocation};
 use crate::registry::served::Served;
-use crate::server::Inner;
 
 pub struct MutatingAdmissionPolicy;
 
@@ -119,11 +119,15 @@ impl Plugin for MutatingAdmissionPolicy {
         true
     }
 
-    async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-        let bound = server.admission.mutating_policies.bound(
+    async fn mutate(
+        &self,
+        attributes: &mut Attributes<'_>,
+        context: &Context<'_>,
+    ) -> Result<(), StatusError> {
+        let bound = context.chain.mutating_policies.bound(
             concerned_policies(attributes),
             attributes.request,
-            server,
+            context,
         )?;
         if bound.is_empty() {
             return Ok(());
@@ -132,19 +136,19 @@ impl Plugin for MutatingAdmissionPolicy {
         let mut tasks = Vec::new();
         let object = presented(attributes, &attributes.object);
         for bound in bound.iter() {
-            collect(bound, attributes, &object, &mut tasks, &mut complaints, server).await;
+            collect(bound, attributes, &object, &mut tasks, &mut complaints, context).await;
         }
         if tasks.is_empty() {
             return complaints.answer(attributes);
         }
-        let namespace = inputs::namespace(attributes, server).await?;
+        let namespace = inputs::namespace(attributes, context).await?;
         let mut memory = attributes.reinvocations.remove(NAME).unwrap_or_default();
         memory.begin(attributes.reinvoking, &attributes.object);
         let questions = Questions::new();
         let mut done = Ok(());
         for task in &tasks {
             let around = (&namespace, &questions);
-            done = run(task, attributes, around, &mut memory, &mut complaints, server).await;
+            done = run(task, attributes, around, &mut memory, &mut complaints, context).await;
             if done.is_err() {
                 break;
             }
@@ -163,10 +167,10 @@ async fn collect<'p>(
     object: &Value,
     tasks: &mut Vec<Task<'p>>,
     complaints: &mut Complaints,
-    server: &Inner,
+    context: &Context<'_>,
 ) {
     let policy = &*bound.policy;
-    let invocation = match policy.constraints.invocation(attributes, object, server).await {
+    let invocation = match policy.constraints.invocation(attributes, object, context).await {
         Ok(Some(invocation)) => invocation,
         Ok(None) => return,
         Err(error) => {
@@ -174,12 +178,12 @@ async fn collect<'p>(
             return complaints.add(policy, None, &why, "");
         }
     };
-    let kind = match policy.param_kind.as_ref().map(|kind| kind.resource(server)).transpose() {
+    let kind = match policy.param_kind.as_ref().map(|kind| kind.resource(context)).transpose() {
         Ok(kind) => kind,
         Err(why) => return complaints.add(policy, None, &format!("failed to configure policy: {why}"), ""),
     };
     for binding in &bound.bindings {
-        match params_of(kind.as_deref(), binding, attributes, object, server).await {
+        match params_of(kind.as_deref(), binding, attributes, object, context).await {
             Ok(found) => tasks.extend(found.into_iter().map(|params| Task {
                 policy,
                 binding: &binding.name,
@@ -199,15 +203,15 @@ async fn params_of(
     binding: &Binding,
     attributes: &Attributes<'_>,
     object: &Value,
-    server: &Inner,
+    context: &Context<'_>,
 ) -> Result<Vec<Value>, String> {
     if let Some(resources) = &binding.resources {
-        let matches = resources.invocation(attributes, object, server).await;
+        let matches = resources.invocation(attributes, object, context).await;
         if matches.map_err(|e| e.message().to_owned())?.is_none() {
             return Ok(Vec::new());
         }
     }
-    params::collect(kind, binding.param_ref.as_ref(), attributes, server).await
+    params::collect(kind, binding.param_ref.as_ref(), attributes, context).await
 }
 
 /// What the expressions of a task see beside the object.
@@ -257,19 +261,19 @@ async fn run(
     (namespace, questions): (&Value, &Arc<Questions>),
     memory: &mut Reinvocation,
     complaints: &mut Complaints,
-    server: &Inner,
+    context: &Context<'_>,
 ) -> Result<(), StatusError> {
     let mutations: &Mutations = &task.policy.compiled;
     let old = presented(attributes, attributes.old.unwrap_or(&Value::Null));
-    let old = versions::shown(&old, &task.invocation, attributes, server).await?;
+    let old = versions::shown(&old, &task.invocation, attributes, context).await?;
     let mut object = presented(attributes, &attributes.object);
-    object = versions::shown(&object, &task.invocation, attributes, server).await?;
+    object = versions::shown(&object, &task.invocation, attributes, context).await?;
     let request = inputs::request(attributes, &task.invocation);
     let about = inputs::about(attributes);
     let around =
         Around { old, request, namespace, params: &task.params, questions: Arc::clone(questions), about };
     let inputs = around.inputs(&object).without_namespace();
-    match questions.settle(attributes, server, || mutations.conditions.hold(&inputs)).await {
+    match questions.settle(attributes, context, || mutations.conditions.hold(&inputs)).await {
         Ok(true) => {}
         Ok(false) => return Ok(()),
         Err(why) => {
@@ -282,7 +286,7 @@ async fn run(
     if attributes.reinvoking && !memory.is_wanted(&key) {
         return Ok(());
     }
-    let schemas = Schemas::of(&task.invocation, server);
+    let schemas = Schemas::of(&task.invocation, context);
     let mut changed = false;
     for mutation in &mutations.list {
         if object.is_null() {
@@ -290,9 +294,9 @@ async fn run(
         }
         let inputs = around.inputs(&object);
         let evaluate = || mutated(mutation, &mutations.variables, &inputs, &schemas);
-        let outcome = questions.settle(attributes, server, evaluate).await;
+        let outcome = questions.settle(attributes, context, evaluate).await;
         let why = outcome.as_ref().err().map(String::as_str);
-        server.admission.metrics.mutating_policy(&task.policy.name, task.binding, why);
+        context.chain.metrics.mutating_policy(&task.policy.name, task.binding, why);
         match outcome {
             Ok(new) => {
                 let mut new = decoded(new, &task.invocation)?;
@@ -306,7 +310,7 @@ async fn run(
         }
     }
     if changed {
-        let back = versions::returned(object, &task.invocation, attributes, server).await?;
+        let back = versions::returned(object, &task.invocation, attributes, context).await?;
         attributes.object = whole(attributes, back);
         memory.require();
         attributes.reinvoke = true;

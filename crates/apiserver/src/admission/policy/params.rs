@@ -5,10 +5,10 @@ use std::sync::Arc;
 use knarr_apimachinery::selector::Selector;
 use serde_json::Value;
 
+use crate::admission::Context;
 use crate::admission::webhooks::selector;
 use crate::admission::{Attributes, lookup};
 use crate::registry::served::Served;
-use crate::server::Inner;
 
 /// `paramKind`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,9 +34,9 @@ impl ParamKind {
     }
 
     /// The resource whose objects are parameters, or that there is none.
-    pub fn resource(&self, server: &Inner) -> Result<Arc<Served>, String> {
+    pub fn resource(&self, context: &Context<'_>) -> Result<Arc<Served>, String> {
         let (group, version) = self.api_version.split_once('/').unwrap_or(("", &self.api_version));
-        let table = server.table.snapshot();
+        let table = context.registry.table.snapshot();
         let fits = |s: &&Arc<Served>| {
             let types = s.resource.types;
             (types.group, types.version, types.kind) == (group, version, self.kind.as_str())
@@ -67,7 +67,7 @@ pub async fn collect(
     kind: Option<&Served>,
     reference: Option<&ParamRef>,
     attributes: &Attributes<'_>,
-    server: &Inner,
+    context: &Context<'_>,
 ) -> Result<Vec<Value>, String> {
     let (Some(served), Some(reference)) = (kind, reference) else { return Ok(vec![Value::Null]) };
     let types = served.resource.types;
@@ -90,7 +90,7 @@ pub async fn collect(
         }
         (None, "") => return Err("one of name or selector must be provided".to_owned()),
         (None, name) => {
-            let found = lookup::in_version(server, served, namespace, name).await;
+            let found = lookup::in_version(context, served, namespace, name).await;
             found.map_err(|e| e.message().to_owned())?.into_iter().collect()
         }
         (Some(selector), _) => {

@@ -11,9 +11,9 @@ use serde_json::{Value as Json, json};
 use super::expression::Expression;
 use super::inputs::Inputs;
 use super::variables::{Evaluated, Variables};
+use crate::admission::Context;
 use crate::admission::webhooks::Invocation;
 use crate::registry::served::Served;
-use crate::server::Inner;
 
 /// One of a policy's mutations.
 pub struct Mutation {
@@ -53,9 +53,9 @@ pub struct Schemas {
 
 impl Schemas {
     /// Those of the kind that the policy sees.
-    pub fn of(invocation: &Invocation, server: &Inner) -> Self {
+    pub fn of(invocation: &Invocation, context: &Context<'_>) -> Self {
         let built_in = schema::for_kind(&invocation.kind);
-        let served = server.table.find(&invocation.group, &invocation.version, &invocation.plural);
+        let served = context.registry.table.find(&invocation.group, &invocation.version, &invocation.plural);
         Self { built_in, served }
     }
 

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use knarr_cel::library::authz::{Authorizer, Check, Decision};
 
 use crate::admission::Attributes;
+use crate::admission::Context;
 use crate::authn::UserInfo;
 use crate::authz::Attributes as Question;
-use crate::server::Inner;
 
 /// Questions of one request. The cost limits allow some tens in one evaluation.
 const MOST: usize = 500;
@@ -38,14 +38,14 @@ impl Questions {
     pub async fn settle<T: Send>(
         &self,
         attributes: &Attributes<'_>,
-        server: &Inner,
+        context: &Context<'_>,
         evaluate: impl Fn() -> T + Send + Sync,
     ) -> T {
         loop {
             let outcome = evaluate();
             let Some(check) = self.open() else { return outcome };
             let (user, question) = put(&check, attributes.user);
-            let answer = server.authorizer.authorize(&user, &question).await;
+            let answer = context.chain.authorizer.authorize(&user, &question).await;
             let reason = answer.reason().to_owned();
             let decision = Decision { allowed: answer.is_allowed(), reason, error: None };
             self.lock().answered.push((check, decision));

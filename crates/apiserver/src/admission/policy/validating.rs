@@ -12,10 +12,10 @@ use super::inputs::{self, Inputs};
 use super::params;
 use super::questions::Questions;
 use super::validations::{Outcome, Validations};
+use crate::admission::Context;
 use crate::admission::webhooks::{Invocation, concerned_policies, presented, versions};
 use crate::admission::{Attributes, Operation, Plugin};
 use crate::registry::served::Served;
-use crate::server::Inner;
 
 pub struct ValidatingAdmissionPolicy;
 
@@ -33,11 +33,11 @@ impl Plugin for ValidatingAdmissionPolicy {
         true
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-        let bound = server.admission.validating_policies.bound(
+    async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
+        let bound = context.chain.validating_policies.bound(
             concerned_policies(attributes),
             attributes.request,
-            server,
+            context,
         )?;
         if bound.is_empty() {
             return Ok(());
@@ -46,7 +46,7 @@ impl Plugin for ValidatingAdmissionPolicy {
         let old = presented(attributes, attributes.old.unwrap_or(&Value::Null));
         let questions = Questions::new();
         let verdict = Verdict::default();
-        let mut review = Review { attributes, server, object: whole, old, questions, verdict };
+        let mut review = Review { attributes, context, object: whole, old, questions, verdict };
         for bound in bound.iter() {
             review.policy(bound).await?;
         }
@@ -57,7 +57,7 @@ impl Plugin for ValidatingAdmissionPolicy {
 /// One request before all policies.
 struct Review<'r, 'a> {
     attributes: &'r Attributes<'a>,
-    server: &'r Inner,
+    context: &'r Context<'r>,
     object: Value,
     old: Value,
     questions: Arc<Questions>,
@@ -75,7 +75,7 @@ struct Verdict {
 impl Review<'_, '_> {
     async fn policy(&mut self, bound: &Bound<Validations>) -> Result<(), StatusError> {
         let policy = &bound.policy;
-        let found = policy.constraints.invocation(self.attributes, &self.object, self.server).await;
+        let found = policy.constraints.invocation(self.attributes, &self.object, self.context).await;
         let invocation = match found {
             Ok(Some(invocation)) => invocation,
             Ok(None) => return Ok(()),
@@ -87,7 +87,7 @@ impl Review<'_, '_> {
                 return Ok(());
             }
         };
-        let params = match policy.param_kind.as_ref().map(|kind| kind.resource(self.server)).transpose() {
+        let params = match policy.param_kind.as_ref().map(|kind| kind.resource(self.context)).transpose() {
             Ok(params) => params,
             Err(why) => {
                 if !policy.ignores_failures {
@@ -124,7 +124,7 @@ impl Review<'_, '_> {
     }
 
     fn count(&self, policy: &str, binding: &Binding, outcome: &Outcome) {
-        let metrics = &self.server.admission.metrics;
+        let metrics = &self.context.chain.metrics;
         for denial in &outcome.denials {
             for action in &binding.actions {
                 let why = Some(denial.message.as_str());
@@ -148,23 +148,23 @@ impl Review<'_, '_> {
     ) -> Result<Vec<Outcome>, Misfit> {
         let configuration = |e: StatusError| Misfit::Configuration(e.message().to_owned());
         if let Some(resources) = &binding.resources {
-            let matches = resources.invocation(self.attributes, &self.object, self.server).await;
+            let matches = resources.invocation(self.attributes, &self.object, self.context).await;
             if matches.map_err(configuration)?.is_none() {
                 return Ok(Vec::new());
             }
         }
-        let params = params::collect(params, binding.param_ref.as_ref(), self.attributes, self.server);
+        let params = params::collect(params, binding.param_ref.as_ref(), self.attributes, self.context);
         let params = params.await.map_err(Misfit::Configuration)?;
         if params.is_empty() {
             return Ok(Vec::new());
         }
-        let shown = |value| versions::shown(value, invocation, self.attributes, self.server);
+        let shown = |value| versions::shown(value, invocation, self.attributes, self.context);
         let convert = |e: StatusError| {
             Misfit::Configuration(format!("failed to convert object version: {}", e.message()))
         };
         let object = shown(&self.object).await.map_err(convert)?;
         let old = shown(&self.old).await.map_err(convert)?;
-        let namespace = inputs::namespace(self.attributes, self.server).await.map_err(Misfit::Status)?;
+        let namespace = inputs::namespace(self.attributes, self.context).await.map_err(Misfit::Status)?;
         let request = inputs::request(self.attributes, invocation);
         let compiled: &Validations = &bound.policy.compiled;
         let ignores = bound.policy.ignores_failures;
@@ -180,7 +180,7 @@ impl Review<'_, '_> {
                 about: inputs::about(self.attributes),
             };
             let look = || compiled.look(&inputs, ignores);
-            outcomes.push(self.questions.settle(self.attributes, self.server, look).await);
+            outcomes.push(self.questions.settle(self.attributes, self.context, look).await);
         }
         Ok(outcomes)
     }

@@ -11,8 +11,8 @@ use super::matching::Invocation;
 use super::review::{self, Verdict, Version};
 use super::versions;
 use crate::admission::Attributes;
+use crate::admission::Context;
 use crate::admission::metrics::WebhookCall;
-use crate::server::Inner;
 use crate::webhook::Call;
 
 /// The longest that a webhook may take, whatever its configuration says.
@@ -25,7 +25,7 @@ pub async fn ask(
     attributes: &Attributes<'_>,
     (object, old): (&Value, &Value),
     mutating: bool,
-    server: &Inner,
+    context: &Context<'_>,
 ) -> Result<Verdict, Failure> {
     if attributes.dry_run {
         check_dry_run(hook)?;
@@ -34,14 +34,14 @@ pub async fn ask(
         let why = "could not create admission objects: webhook does not accept known AdmissionReview versions (v1, v1beta1)";
         return Err(Failure::calling(why, 400));
     };
-    let object = versions::shown(object, invocation, attributes, server).await.map_err(Failure::Internal)?;
-    let old = versions::shown(old, invocation, attributes, server).await.map_err(Failure::Internal)?;
+    let object = versions::shown(object, invocation, attributes, context).await.map_err(Failure::Internal)?;
+    let old = versions::shown(old, invocation, attributes, context).await.map_err(Failure::Internal)?;
     let uid = uuid::Uuid::new_v4().to_string();
     let body = review::request(version, &uid, attributes, invocation, object, old);
     let target = hook.target.as_ref();
     let target = target.map_err(|why| Failure::calling(format!("could not get REST client: {why}"), 500))?;
     let call = Call::new(body.to_string().into(), hook.timeout.clamp(Duration::from_secs(1), LONGEST));
-    let answer = server.webhooks.post(server, target, &call).await.map_err(|error| {
+    let answer = context.registry.webhooks.post(context.registry, target, &call).await.map_err(|error| {
         let code = error.status().map_or(503, StatusError::code);
         Failure::calling(format!("failed to call webhook: {error}"), code)
     })?;
@@ -78,9 +78,9 @@ pub fn observe<T>(
     attributes: &Attributes<'_>,
     outcome: &Result<T, Failure>,
     took: Duration,
-    server: &Inner,
+    context: &Context<'_>,
 ) {
-    let metrics = &server.admission.metrics;
+    let metrics = &context.chain.metrics;
     let (code, rejected, error_type) = match outcome {
         Ok(_) => (200, false, ""),
         Err(Failure::Calling { code, .. }) => (*code, !hook.ignores_failures, "calling_webhook_error"),

@@ -14,13 +14,12 @@ use knarr_client::kubeconfig::Users;
 use serde_json::Value;
 
 use super::{Concerned, GROUP};
+use crate::admission::Context;
 use crate::admission::match_conditions::MatchConditions;
 use crate::admission::policy::definitions::named;
 use crate::admission::{lookup, manifests};
-use crate::registry::Request;
+use crate::http::request::Request;
 use crate::reload::{Content, Reloaded};
-use crate::server::Inner;
-use crate::thread_safe::ThreadSafe;
 use crate::webhook::Target;
 
 const DEFAULT_TIMEOUT: u64 = 10;
@@ -68,7 +67,7 @@ pub struct Hook {
     pub versions: Vec<String>,
     /// `reinvocationPolicy: IfNeeded`.
     pub reinvoke: bool,
-    pub conditions: ThreadSafe<MatchConditions>,
+    pub conditions: MatchConditions,
     /// `admit` or `validating`, as metrics tell them apart.
     pub sort: &'static str,
 }
@@ -123,13 +122,14 @@ impl Configurations {
         &self,
         concerned: Concerned,
         request: &Request,
-        server: &Inner,
+        context: &Context<'_>,
     ) -> Result<Hooks, StatusError> {
         if concerned == Concerned::None {
             return Ok(Arc::default());
         }
-        let of_files = self.manifests.as_ref().map(|m| m.get(server.clock.as_ref())).unwrap_or_default();
-        let served = server.table.find(GROUP, "v1", self.plural);
+        let of_files =
+            self.manifests.as_ref().map(|m| m.get(context.registry.clock.as_ref())).unwrap_or_default();
+        let served = context.registry.table.find(GROUP, "v1", self.plural);
         let Some(served) = served.filter(|_| concerned == Concerned::All) else { return Ok(of_files) };
         lookup::check_readable(request, &served, None)?;
         let cache = served.cache()?;
@@ -187,7 +187,7 @@ fn hook(configuration: &str, webhook: &Value, count: usize) -> Hook {
     let text = |field: &str| webhook[field].as_str().unwrap_or("").to_owned();
     let name = text("name");
     let rules = webhook["rules"].as_array().into_iter().flatten().map(Rule::read);
-    let conditions = ThreadSafe::new(MatchConditions::compile(&named(&webhook["matchConditions"])));
+    let conditions = MatchConditions::compile(&named(&webhook["matchConditions"]));
     Hook {
         uid: format!("{configuration}/{name}/{count}"),
         configuration: configuration.to_owned(),

@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::configurations::{Hook, Rule};
 use super::mutating::presented;
 use super::versions;
+use crate::admission::Context;
 use crate::admission::{Attributes, Operation, lookup};
-use crate::server::Inner;
 
 /// How a webhook sees a request: as one for this resource, of this kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub fn by_rules(
     rules: &[&Rule],
     exact: bool,
     attributes: &Attributes<'_>,
-    server: &Inner,
+    context: &Context<'_>,
 ) -> Option<Invocation> {
     let resource = attributes.resource;
     let subject = Subject {
@@ -92,7 +92,7 @@ pub fn by_rules(
     if exact {
         return None;
     }
-    versions::equivalents(attributes, server).into_iter().find_map(|other| {
+    versions::equivalents(attributes, context).into_iter().find_map(|other| {
         let types = other.resource.types;
         let subject = Subject { group: types.group, version: types.version, plural: types.plural, ..subject };
         rules.iter().any(|r| rule_matches(r, &subject)).then_some(())?;
@@ -110,7 +110,7 @@ fn labels_match(selector: &Selector, object: &Value) -> bool {
 pub async fn in_selected_namespace(
     selector: &Result<Selector, String>,
     attributes: &Attributes<'_>,
-    server: &Inner,
+    context: &Context<'_>,
 ) -> Result<bool, StatusError> {
     let namespace = attributes.in_namespace();
     let is_namespace = attributes.resource.plural == "namespaces";
@@ -125,7 +125,7 @@ pub async fn in_selected_namespace(
     if is_namespace && attributes.subresource.is_empty() && written {
         return Ok(labels_match(selector, &attributes.object));
     }
-    let found = lookup::find(server, ("", "v1", "namespaces"), "", namespace).await?;
+    let found = lookup::find(context, ("", "v1", "namespaces"), "", namespace).await?;
     let found =
         found.ok_or_else(|| StatusError::not_found(&GroupResource::new("", "namespaces"), namespace))?;
     Ok(selector.matches_with(|key| found.header().label(key)))
@@ -149,9 +149,9 @@ pub async fn invocation(
     hook: &Hook,
     attributes: &Attributes<'_>,
     object: &Value,
-    server: &Inner,
+    context: &Context<'_>,
 ) -> Result<Option<Invocation>, StatusError> {
-    let namespace = in_selected_namespace(&hook.namespaces, attributes, server).await;
+    let namespace = in_selected_namespace(&hook.namespaces, attributes, context).await;
     if matches!(namespace, Ok(false)) {
         return Ok(None);
     }
@@ -160,11 +160,11 @@ pub async fn invocation(
         return Ok(None);
     }
     let rules: Vec<&Rule> = hook.rules.iter().collect();
-    let Some(invocation) = by_rules(&rules, hook.exact, attributes, server) else { return Ok(None) };
+    let Some(invocation) = by_rules(&rules, hook.exact, attributes, context) else { return Ok(None) };
     // What does not concern the webhook must not fail because of it: so these come last.
     namespace?;
     selected.map_err(StatusError::internal)?;
-    let wanted = conditions_hold(hook, &invocation, attributes, object, server).await?;
+    let wanted = conditions_hold(hook, &invocation, attributes, object, context).await?;
     Ok(wanted.then_some(invocation))
 }
 
@@ -175,18 +175,18 @@ async fn conditions_hold(
     invocation: &Invocation,
     attributes: &Attributes<'_>,
     object: &Value,
-    server: &Inner,
+    context: &Context<'_>,
 ) -> Result<bool, StatusError> {
     if hook.conditions.is_empty() {
         return Ok(true);
     }
     let old = presented(attributes, attributes.old.unwrap_or(&Value::Null));
-    let object = versions::shown(object, invocation, attributes, server).await?;
-    let old = versions::shown(&old, invocation, attributes, server).await?;
-    match hook.conditions.hold_for(attributes, invocation, (&object, &old), server).await {
+    let object = versions::shown(object, invocation, attributes, context).await?;
+    let old = versions::shown(&old, invocation, attributes, context).await?;
+    match hook.conditions.hold_for(attributes, invocation, (&object, &old), context).await {
         Ok(true) => Ok(true),
         Ok(false) => {
-            let metrics = &server.admission.metrics;
+            let metrics = &context.chain.metrics;
             metrics.match_condition_exclusion(&hook.name, "webhook", hook.sort, attributes.operation);
             Ok(false)
         }

@@ -11,8 +11,8 @@ use super::configurations::Hook;
 use super::matching::{self, Invocation};
 use super::review::Verdict;
 use super::{Failure, call, closed, concerned, versions};
+use crate::admission::Context;
 use crate::admission::{Attributes, Operation, Plugin, Reinvocation};
-use crate::server::Inner;
 
 pub struct MutatingAdmissionWebhook;
 
@@ -28,8 +28,12 @@ impl Plugin for MutatingAdmissionWebhook {
         true
     }
 
-    async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-        let hooks = server.admission.mutating.hooks(concerned(attributes), attributes.request, server)?;
+    async fn mutate(
+        &self,
+        attributes: &mut Attributes<'_>,
+        context: &Context<'_>,
+    ) -> Result<(), StatusError> {
+        let hooks = context.chain.mutating.hooks(concerned(attributes), attributes.request, context)?;
         if hooks.is_empty() {
             return Ok(());
         }
@@ -37,7 +41,7 @@ impl Plugin for MutatingAdmissionWebhook {
         memory.begin(attributes.reinvoking, &attributes.object);
         let mut done = Ok(());
         for (index, hook) in hooks.iter().enumerate() {
-            done = one(index, hook, attributes, &mut memory, server).await;
+            done = one(index, hook, attributes, &mut memory, context).await;
             if done.is_err() {
                 break;
             }
@@ -61,25 +65,25 @@ async fn one(
     hook: &Hook,
     attributes: &mut Attributes<'_>,
     memory: &mut Reinvocation,
-    server: &Inner,
+    context: &Context<'_>,
 ) -> Result<(), StatusError> {
     let object = presented(attributes, &attributes.object);
-    let Some(invocation) = matching::invocation(hook, attributes, &object, server).await? else {
+    let Some(invocation) = matching::invocation(hook, attributes, &object, context).await? else {
         return Ok(());
     };
     // Nobody is called for the first time in the second round.
     if attributes.reinvoking && !memory.is_wanted(&hook.uid) {
         return Ok(());
     }
-    let started = server.clock.monotonic();
+    let started = context.registry.clock.monotonic();
     let old = presented(attributes, attributes.old.unwrap_or(&Value::Null));
-    let asked = call::ask(hook, &invocation, attributes, (&object, &old), true, server).await;
+    let asked = call::ask(hook, &invocation, attributes, (&object, &old), true, context).await;
     let outcome = match asked {
-        Ok(verdict) => changed(hook, &invocation, attributes, &object, &verdict, server).await,
+        Ok(verdict) => changed(hook, &invocation, attributes, &object, &verdict, context).await,
         Err(failure) => Err(failure),
     };
-    let took = server.clock.monotonic().saturating_sub(started);
-    call::observe(hook, "admit", attributes, &outcome, took, server);
+    let took = context.registry.clock.monotonic().saturating_sub(started);
+    call::observe(hook, "admit", attributes, &outcome, took, context);
     let at = format!("round_{}_index_{index}", u8::from(attributes.reinvoking));
     let mutated = matches!(outcome, Ok(Some(_)));
     let note = json!({"configuration": hook.configuration, "webhook": hook.name, "mutated": mutated});
@@ -112,7 +116,7 @@ async fn changed(
     attributes: &Attributes<'_>,
     object: &Value,
     verdict: &Verdict,
-    server: &Inner,
+    context: &Context<'_>,
 ) -> Result<Option<Value>, Failure> {
     if verdict.patch.is_empty() {
         return Ok(None);
@@ -132,11 +136,11 @@ async fn changed(
     if verdict.patch_type != "JSONPatch" {
         return Err(Failure::calling(format!("unsupported patch type {:?}", verdict.patch_type), 400));
     }
-    let shown = versions::shown(object, invocation, attributes, server).await.map_err(Failure::Internal)?;
+    let shown = versions::shown(object, invocation, attributes, context).await.map_err(Failure::Internal)?;
     let patched =
         json_patch::apply(&shown, &patch).map_err(|e| Failure::Internal(StatusError::internal(e)))?;
     let new = read(patched, invocation).map_err(Failure::Internal)?;
-    let new = versions::returned(new, invocation, attributes, server).await.map_err(Failure::Internal)?;
+    let new = versions::returned(new, invocation, attributes, context).await.map_err(Failure::Internal)?;
     let new = whole(attributes, new);
     Ok((new != attributes.object).then_some(new))
 }

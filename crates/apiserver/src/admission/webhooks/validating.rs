@@ -9,8 +9,8 @@ use super::configurations::Hook;
 use super::matching::{self, Invocation};
 use super::mutating::presented;
 use super::{Failure, call, closed, concerned};
+use crate::admission::Context;
 use crate::admission::{Attributes, Operation, Plugin};
-use crate::server::Inner;
 
 pub struct ValidatingAdmissionWebhook;
 
@@ -24,15 +24,15 @@ impl Plugin for ValidatingAdmissionWebhook {
         true
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-        let hooks = server.admission.validating.hooks(concerned(attributes), attributes.request, server)?;
+    async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
+        let hooks = context.chain.validating.hooks(concerned(attributes), attributes.request, context)?;
         if hooks.is_empty() {
             return Ok(());
         }
         let object = presented(attributes, &attributes.object);
         let mut relevant = Vec::new();
         for hook in hooks.iter() {
-            if let Some(invocation) = matching::invocation(hook, attributes, &object, server).await? {
+            if let Some(invocation) = matching::invocation(hook, attributes, &object, context).await? {
                 relevant.push((hook, invocation));
             }
         }
@@ -41,7 +41,7 @@ impl Plugin for ValidatingAdmissionWebhook {
         }
         let old = presented(attributes, attributes.old.unwrap_or(&Value::Null));
         let calls = relevant.iter().enumerate().map(|(index, (hook, invocation))| {
-            one(index, hook, invocation, attributes, (&object, &old), server)
+            one(index, hook, invocation, attributes, (&object, &old), context)
         });
         join_all(calls).await.into_iter().find(Result::is_err).unwrap_or(Ok(()))
     }
@@ -53,12 +53,12 @@ async fn one(
     invocation: &Invocation,
     attributes: &Attributes<'_>,
     objects: (&Value, &Value),
-    server: &Inner,
+    context: &Context<'_>,
 ) -> Result<(), StatusError> {
-    let started = server.clock.monotonic();
-    let outcome = call::ask(hook, invocation, attributes, objects, false, server).await;
-    let took = server.clock.monotonic().saturating_sub(started);
-    call::observe(hook, "validating", attributes, &outcome, took, server);
+    let started = context.registry.clock.monotonic();
+    let outcome = call::ask(hook, invocation, attributes, objects, false, context).await;
+    let took = context.registry.clock.monotonic().saturating_sub(started);
+    call::observe(hook, "validating", attributes, &outcome, took, context);
     match outcome {
         Ok(_) => Ok(()),
         Err(Failure::Rejected(status) | Failure::Internal(status)) => Err(status),

@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use super::matching::Invocation;
 use crate::admission::Attributes;
+use crate::admission::Context;
 use crate::registry::served::Served;
-use crate::server::Inner;
 
 /// Resources that show the same stored objects.
-pub fn equivalents(attributes: &Attributes<'_>, server: &Inner) -> Vec<Arc<Served>> {
+pub fn equivalents(attributes: &Attributes<'_>, context: &Context<'_>) -> Vec<Arc<Served>> {
     let (own, stored) = (attributes.resource, attributes.served.stored.types);
     if !attributes.served.resource.is_stored() {
         return Vec::new();
@@ -23,7 +23,7 @@ pub fn equivalents(attributes: &Attributes<'_>, server: &Inner) -> Vec<Arc<Serve
             && (s.resource.types.group, s.resource.types.plural) == (own.group, own.plural);
         (s.stored.types == stored || custom) && s.resource.types != own
     };
-    server.table.snapshot().iter().filter(same).cloned().collect()
+    context.registry.table.snapshot().iter().filter(same).cloned().collect()
 }
 
 /// The kind of a resource's objects, or of its subresource's.
@@ -35,8 +35,8 @@ pub fn kind_of(served: &Served, subresource: &str) -> GroupVersionKind {
 }
 
 /// The resource that an invocation is about.
-fn served_as(invocation: &Invocation, server: &Inner) -> Result<Arc<Served>, StatusError> {
-    let found = server.table.find(&invocation.group, &invocation.version, &invocation.plural);
+fn served_as(invocation: &Invocation, context: &Context<'_>) -> Result<Arc<Served>, StatusError> {
+    let found = context.registry.table.find(&invocation.group, &invocation.version, &invocation.plural);
     found.ok_or_else(|| StatusError::internal("an equivalent resource is not served any more"))
 }
 
@@ -63,12 +63,12 @@ pub async fn shown(
     value: &Value,
     invocation: &Invocation,
     attributes: &Attributes<'_>,
-    server: &Inner,
+    context: &Context<'_>,
 ) -> Result<Value, StatusError> {
     if !differs(invocation, attributes) {
         return Ok(value.clone());
     }
-    convert(value, attributes.served, served_as(invocation, server)?.as_ref()).await
+    convert(value, attributes.served, served_as(invocation, context)?.as_ref()).await
 }
 
 /// Back from the webhook's version to the request's.
@@ -76,10 +76,10 @@ pub async fn returned(
     value: Value,
     invocation: &Invocation,
     attributes: &Attributes<'_>,
-    server: &Inner,
+    context: &Context<'_>,
 ) -> Result<Value, StatusError> {
     if !differs(invocation, attributes) {
         return Ok(value);
     }
-    convert(&value, served_as(invocation, server)?.as_ref(), attributes.served).await
+    convert(&value, served_as(invocation, context)?.as_ref(), attributes.served).await
 }

@@ -9,14 +9,15 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::body_of;
-use crate::admission::{self, Attributes, Operation};
 use crate::http::output::Answer;
+use crate::http::request::Request;
+use crate::registry::Registry;
+use crate::registry::attributes::{Attributes, Operation};
 use crate::registry::options::WriteParams;
-use crate::registry::{Request, dispatch, metadata, update};
-use crate::server::Inner;
+use crate::registry::{metadata, update};
 
 /// POST to `pods/NAME/binding`, or to `bindings`.
-pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
+pub async fn answer(registry: &Arc<Registry>, request: &Request) -> Result<Answer, StatusError> {
     let params = WriteParams::parse(request, "CreateOptions")?;
     let binding = body_of(request, "", "v1", "Binding", &params)?;
     let info = &request.info;
@@ -36,17 +37,17 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
         // Upstream has no status for this, and neither have clients.
         return Err(StatusError::new(500, "", errors.to_string()));
     }
-    let served = server.table.find(&info.group, &info.version, &info.resource);
+    let served = registry.table.find(&info.group, &info.version, &info.resource);
     let served = served.ok_or_else(StatusError::path_not_found)?;
     let place = (info.namespace.as_str(), name, info.subresource.as_str());
     let object = binding.clone();
     let mut attributes = Attributes::new(request, &served, Operation::Create, place, object, params.dry_run);
-    let binding = admission::admit(&mut attributes, server).await?;
-    let pods = server.table.find("", "v1", "pods").ok_or_else(StatusError::path_not_found)?;
-    let now = metadata::rfc3339(server.clock.now());
+    let binding = registry.admit(&mut attributes).await?;
+    let pods = registry.table.find("", "v1", "pods").ok_or_else(StatusError::path_not_found)?;
+    let now = metadata::rfc3339(registry.clock.now());
     let change = |pod: Value| bound(pod, &binding, &now);
-    update::modify_raw(server, &pods, &info.namespace, name, params.dry_run, &change).await?;
-    Ok(dispatch::success())
+    update::modify_raw(registry, &pods, &info.namespace, name, params.dry_run, &change).await?;
+    Ok(Answer::created())
 }
 
 fn validate(binding: &Value) -> ErrorList {

@@ -9,22 +9,21 @@ use knarr_api::object::Object;
 use knarr_apimachinery::status::StatusError;
 
 use crate::http::output::{Answer, ListAnswer};
-use crate::registry::Request;
-use crate::registry::dispatch::object_answer;
+use crate::http::request::Request;
+use crate::registry::Registry;
 use crate::registry::options::ListParams;
 use crate::registry::served::Served;
-use crate::server::Inner;
 
 /// Components by their old names, and the leases of those that lead.
 const LEASES: [(&str, &str); 2] =
     [("scheduler", "kube-scheduler"), ("controller-manager", "kube-controller-manager")];
 
-pub async fn answer(server: &Inner, request: &Request, served: &Served) -> Result<Answer, StatusError> {
+pub async fn answer(registry: &Registry, request: &Request, served: &Served) -> Result<Answer, StatusError> {
     let mut items = Vec::new();
     for (name, lease) in LEASES {
-        items.extend(of_lease(server, name, lease)?);
+        items.extend(of_lease(registry, name, lease)?);
     }
-    let store = match server.store.status().await {
+    let store = match registry.store.status().await {
         Ok(status) => status.failure.map_or(Ok(()), Err),
         Err(error) => Err(error.to_string()),
     };
@@ -42,18 +41,18 @@ pub async fn answer(server: &Inner, request: &Request, served: &Served) -> Resul
         }));
     }
     let found = items.into_iter().find(|item| item.name() == name);
-    found.map(|item| object_answer(200, served, item)).ok_or_else(|| served.not_found(name))
+    found.map(|item| served.answer(200, item)).ok_or_else(|| served.not_found(name))
 }
 
 /// What the lease of a component says; nothing where the component never took one.
-fn of_lease(server: &Inner, name: &str, lease: &str) -> Result<Option<Arc<Object>>, StatusError> {
-    let Some(leases) = server.table.find("coordination.k8s.io", "v1", "leases") else { return Ok(None) };
+fn of_lease(registry: &Registry, name: &str, lease: &str) -> Result<Option<Arc<Object>>, StatusError> {
+    let Some(leases) = registry.table.find("coordination.k8s.io", "v1", "leases") else { return Ok(None) };
     let Some(lease) = leases.cache()?.get(&leases.cache_key("kube-system", lease)) else { return Ok(None) };
     let lease = lease.typed::<Lease>().map_err(StatusError::internal)?;
     let spec = lease.spec.clone().unwrap_or_default();
     let renewed = spec.renew_time.map_or(0, |t| t.0.as_second());
     let until = renewed.saturating_add(i64::from(spec.lease_duration_seconds.unwrap_or(0)));
-    let health = if until >= server.clock.now().as_second() {
+    let health = if until >= registry.clock.now().as_second() {
         Ok(())
     } else {
         Err("its lease has not been renewed".to_owned())

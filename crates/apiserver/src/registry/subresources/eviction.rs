@@ -13,13 +13,14 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::body_of;
-use crate::admission::{self, Attributes, Operation};
 use crate::http::output::Answer;
+use crate::http::request::Request;
+use crate::registry::Registry;
+use crate::registry::attributes::{Attributes, Operation};
 use crate::registry::delete::{self, How};
 use crate::registry::options::WriteParams;
 use crate::registry::served::Served;
-use crate::registry::{Request, dispatch, metadata, store, update};
-use crate::server::Inner;
+use crate::registry::{metadata, store, update};
 
 /// Evictions that a budget remembers until the pods are gone.
 const MAX_DISRUPTED: usize = 2000;
@@ -33,7 +34,11 @@ const MANY_BUDGETS: &str =
     "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
 const VIOLATES: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
 
-pub async fn answer(server: &Arc<Inner>, request: &Request, pods: &Served) -> Result<Answer, StatusError> {
+pub async fn answer(
+    registry: &Arc<Registry>,
+    request: &Request,
+    pods: &Served,
+) -> Result<Answer, StatusError> {
     let params = WriteParams::parse(request, "CreateOptions")?;
     let mut eviction = eviction_of(request, &params)?;
     let info = &request.info;
@@ -48,28 +53,28 @@ pub async fn answer(server: &Arc<Inner>, request: &Request, pods: &Served) -> Re
     let dry = params.dry_run || dry_run;
     let place = (info.namespace.as_str(), info.name.as_str(), "eviction");
     let mut attributes = Attributes::new(request, pods, Operation::Create, place, eviction, dry);
-    admission::admit(&mut attributes, server).await?;
+    registry.admit(&mut attributes).await?;
     // Who asks for one version of the pod wants no other.
     let fixed = options.preconditions.as_ref().is_some_and(|p| p.resource_version.is_some());
     for _ in 0..ATTEMPTS {
-        let current = store::read(server, pods, &info.namespace, &info.name).await?;
+        let current = store::read(registry, pods, &info.namespace, &info.name).await?;
         let current = current.ok_or_else(|| pods.not_found(&info.name))?;
         let pod = current.object.typed::<Pod>().map_err(StatusError::internal)?;
-        let way = judge(server, &current.object, &pod, dry).await?;
+        let way = judge(registry, &current.object, &pod, dry).await?;
         let mut options = options.clone();
         let seen = current.revision.to_string();
         if way != Way::Any {
             // What was judged is what goes: it may have become ready meanwhile.
             options.preconditions.get_or_insert_default().resource_version.get_or_insert(seen);
         }
-        match (evict(server, request, pods, options, dry).await, way) {
+        match (evict(registry, request, pods, options, dry).await, way) {
             (Err(error), Way::WhilePending) if error.is_conflict() && !fixed => {
-                server.clock.sleep(PAUSE).await;
+                registry.clock.sleep(PAUSE).await;
             }
             (Err(error), Way::WhileUnready { budget }) if error.is_conflict() && !fixed => {
                 return Err(too_many(still_processed(&budget), RETRY_SECONDS));
             }
-            (outcome, _) => return outcome.map(|()| dispatch::success()),
+            (outcome, _) => return outcome.map(|()| Answer::created()),
         }
     }
     Err(StatusError::modified(&pods.group_resource(), &info.name))
@@ -98,22 +103,22 @@ enum Way {
 }
 
 /// Whether the pod may go; takes it from its budget where that is needed.
-async fn judge(server: &Inner, object: &Object, pod: &Pod, dry: bool) -> Result<Way, StatusError> {
+async fn judge(registry: &Registry, object: &Object, pod: &Pod, dry: bool) -> Result<Way, StatusError> {
     if may_go_freely(pod) {
         let is_pending = pod.status.as_ref().is_some_and(|s| s.phase.as_deref() == Some("Pending"));
         let goes = pod.metadata.deletion_timestamp.is_some();
         return Ok(if is_pending && !goes { Way::WhilePending } else { Way::Any });
     }
-    match budgets_of(server, object)?.as_slice() {
+    match budgets_of(registry, object)?.as_slice() {
         [] => Ok(Way::Any),
-        [budget] => take_from_budget(server, budget, pod, dry).await,
+        [budget] => take_from_budget(registry, budget, pod, dry).await,
         _ => Err(StatusError::internal(MANY_BUDGETS)),
     }
 }
 
 /// Marks the pod and deletes it, both only as the preconditions say.
 async fn evict(
-    server: &Arc<Inner>,
+    registry: &Arc<Registry>,
     request: &Request,
     pods: &Served,
     mut options: DeleteOptions,
@@ -121,18 +126,18 @@ async fn evict(
 ) -> Result<(), StatusError> {
     let info = &request.info;
     if !dry {
-        let now = metadata::rfc3339(server.clock.now());
+        let now = metadata::rfc3339(registry.clock.now());
         let mark = |pod: Value| {
             delete::preconditions(pods, &info.name, &options, &pod)?;
             Ok(marked(pod, &now))
         };
-        let marked = update::modify_raw(server, pods, &info.namespace, &info.name, false, &mark).await?;
+        let marked = update::modify_raw(registry, pods, &info.namespace, &info.name, false, &mark).await?;
         if let Some(version) = options.preconditions.as_mut().and_then(|p| p.resource_version.as_mut()) {
             *version = marked.resource_version().to_string();
         }
     }
     let how = How { options, dry_run: dry, admitted: true };
-    delete::delete(server, request, pods, &info.namespace, &info.name, &how).await.map(drop)
+    delete::delete(registry, request, pods, &info.namespace, &info.name, &how).await.map(drop)
 }
 
 /// The pod with the condition that says why it goes.
@@ -171,8 +176,8 @@ fn is_ready(pod: &Pod) -> bool {
 }
 
 /// The budgets whose selector matches the pod.
-fn budgets_of(server: &Inner, pod: &Object) -> Result<Vec<Arc<Object>>, StatusError> {
-    let Some(served) = server.table.find("policy", "v1", "poddisruptionbudgets") else {
+fn budgets_of(registry: &Registry, pod: &Object) -> Result<Vec<Arc<Object>>, StatusError> {
+    let Some(served) = registry.table.find("policy", "v1", "poddisruptionbudgets") else {
         return Ok(Vec::new());
     };
     let mut matching = Vec::new();
@@ -188,10 +193,17 @@ fn budgets_of(server: &Inner, pod: &Object) -> Result<Vec<Arc<Object>>, StatusEr
 }
 
 /// Uses up one of the disruptions that the budget allows, or refuses.
-async fn take_from_budget(server: &Inner, budget: &Object, pod: &Pod, dry: bool) -> Result<Way, StatusError> {
-    let served =
-        server.table.find("policy", "v1", "poddisruptionbudgets").ok_or_else(StatusError::path_not_found)?;
-    let now = metadata::rfc3339(server.clock.now());
+async fn take_from_budget(
+    registry: &Registry,
+    budget: &Object,
+    pod: &Pod,
+    dry: bool,
+) -> Result<Way, StatusError> {
+    let served = registry
+        .table
+        .find("policy", "v1", "poddisruptionbudgets")
+        .ok_or_else(StatusError::path_not_found)?;
+    let now = metadata::rfc3339(registry.clock.now());
     let ready = is_ready(pod);
     let name = pod.metadata.name.as_deref().unwrap_or("");
     let taken = AtomicBool::new(true);
@@ -200,7 +212,7 @@ async fn take_from_budget(server: &Inner, budget: &Object, pod: &Pod, dry: bool)
         taken.store(next != budget, Ordering::Relaxed);
         Ok(next)
     };
-    update::modify_raw(server, &served, budget.namespace(), budget.name(), dry, &change).await?;
+    update::modify_raw(registry, &served, budget.namespace(), budget.name(), dry, &change).await?;
     Ok(match taken.load(Ordering::Relaxed) {
         true => Way::Any,
         false => Way::WhileUnready { budget: budget.name().to_owned() },

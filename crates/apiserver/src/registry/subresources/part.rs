@@ -3,14 +3,14 @@
 use knarr_apimachinery::status::StatusError;
 
 use crate::http::output::Answer;
-use crate::registry::dispatch::object_answer;
+use crate::http::request::Request;
+use crate::registry::Registry;
 use crate::registry::options::{Version, WriteParams};
 use crate::registry::served::Served;
-use crate::registry::{Request, list, patch, update};
-use crate::server::Inner;
+use crate::registry::{list, patch, update};
 
 pub async fn answer(
-    server: &Inner,
+    registry: &Registry,
     request: &Request,
     served: &Served,
     _name: &str,
@@ -18,15 +18,15 @@ pub async fn answer(
     let info = &request.info;
     let namespace = if served.resource.types.namespaced { info.namespace.as_str() } else { "" };
     let object = match info.verb.as_str() {
-        "get" => list::get(server, served, namespace, &info.name, Version::Unset).await?,
+        "get" => list::get(registry, served, namespace, &info.name, Version::Unset).await?,
         "patch" => {
             let params = WriteParams::parse(request, "PatchOptions")?;
-            patch::patch(server, request, served, &params).await?.0
+            patch::patch(registry, request, served, &params).await?.0
         }
         _ => {
             let params = WriteParams::parse(request, "UpdateOptions")?;
-            update::update(server, request, served, &params).await?.0
+            update::update(registry, request, served, &params).await?.0
         }
     };
-    Ok(object_answer(200, served, object))
+    Ok(served.answer(200, object))
 }

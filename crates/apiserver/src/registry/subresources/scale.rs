@@ -10,18 +10,19 @@ use serde_json::Value;
 
 use super::{body_of, scale_managers};
 use crate::http::output::Answer;
+use crate::http::request::Request;
+use crate::registry::Registry;
 use crate::registry::managed::{self, Change};
 use crate::registry::options::{Version, WriteParams};
 use crate::registry::patch::Format;
 use crate::registry::served::Served;
 use crate::registry::update::{self, Target, modify};
-use crate::registry::{Request, list, metadata, patch};
-use crate::server::Inner;
+use crate::registry::{list, metadata, patch};
 
-pub async fn answer(server: &Inner, request: &Request, served: &Served) -> Result<Answer, StatusError> {
+pub async fn answer(registry: &Registry, request: &Request, served: &Served) -> Result<Answer, StatusError> {
     let info = &request.info;
     if info.verb == "get" {
-        let object = list::get(server, served, &info.namespace, &info.name, Version::Unset).await?;
+        let object = list::get(registry, served, &info.namespace, &info.name, Version::Unset).await?;
         return shown(served, &object.json());
     }
     let target = Target { namespace: &info.namespace, name: &info.name, subresource: Some("scale") };
@@ -30,7 +31,7 @@ pub async fn answer(server: &Inner, request: &Request, served: &Served) -> Resul
         let format = patch::format(request, served)?;
         patch::check_options(&params, format)?;
         if format == Format::Apply {
-            return applied(server, request, served, &params, target).await;
+            return applied(registry, request, served, &params, target).await;
         }
         let body: Value = serde_json::from_slice(&request.body)
             .map_err(|e| StatusError::bad_request(format!("error decoding patch: {e}")))?;
@@ -38,14 +39,14 @@ pub async fn answer(server: &Inner, request: &Request, served: &Served) -> Resul
             let wanted = patched(&scale_of(served, workload)?, &body, format)?;
             scaled(served, workload, &wanted)
         };
-        modify(server, request, served, &params, target, Change::Update, &change).await?
+        modify(registry, request, served, &params, target, Change::Update, &change).await?
     } else {
         let params = WriteParams::parse(request, "UpdateOptions")?;
         let mut wanted = body_of(request, "autoscaling", "v1", "Scale", &params)?;
         update::match_name(&mut wanted, &info.name)?;
         metadata::match_namespace(served, &mut wanted, &info.namespace)?;
         let change = |workload: &Value| scaled(served, workload, &wanted);
-        modify(server, request, served, &params, target, Change::Update, &change).await?
+        modify(registry, request, served, &params, target, Change::Update, &change).await?
     };
     shown(served, &object.json())
 }
@@ -60,7 +61,7 @@ fn scale_of(served: &Served, object: &Value) -> Result<Value, StatusError> {
 
 /// An apply to the Scale: its one field has owners of its own, who are the workload's too.
 async fn applied(
-    server: &Inner,
+    registry: &Registry,
     request: &Request,
     served: &Served,
     params: &WriteParams,
@@ -76,7 +77,7 @@ async fn applied(
     }
     update::match_name(&mut body, target.name)?;
     metadata::match_namespace(served, &mut body, target.namespace)?;
-    let now = server.clock.now();
+    let now = registry.clock.now();
     let change = |workload: &Value| {
         let mut live = scale_of(served, workload)?;
         live["metadata"]["managedFields"] = scale_managers::of_scale(workload).into();
@@ -97,7 +98,7 @@ async fn applied(
         Ok(new)
     };
     let params = &WriteParams { applied: true, ..params.clone() };
-    let object = modify(server, request, served, params, target, Change::Apply, &change).await?;
+    let object = modify(registry, request, served, params, target, Change::Apply, &change).await?;
     shown(served, &object.json())
 }
 

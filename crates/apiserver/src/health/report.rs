@@ -46,7 +46,7 @@ pub fn of(endpoint: &str, checks: &[Check], excluded: &[&str], verbose: bool) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discovery::health::check;
+    use crate::health::check;
 
     fn checks() -> Vec<Check> {
         let ill = |why: &str| Err(why.to_owned());

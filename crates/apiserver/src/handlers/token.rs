@@ -8,22 +8,23 @@ use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use super::body_of;
-use crate::admission::{self, Attributes, Operation};
 use crate::authn::service_account::{Grant, find};
 use crate::authz::node::node_name;
 use crate::http::output::Answer;
+use crate::http::request::Request;
+use crate::registry::attributes::{Attributes, Operation};
 use crate::registry::options::WriteParams;
 use crate::registry::served::Served;
-use crate::registry::{Request, metadata, store};
-use crate::server::Inner;
+use crate::registry::subresources::body_of;
+use crate::registry::{metadata, store};
+use crate::state::State;
 
 const DEFAULT_SECONDS: i64 = 3600;
 const SHORTEST: i64 = 600;
 const LONGEST: i64 = 1 << 32;
 
 pub async fn answer(
-    server: &Arc<Inner>,
+    server: &Arc<State>,
     request: &Request,
     accounts: &Served,
 ) -> Result<Answer, StatusError> {
@@ -37,25 +38,25 @@ pub async fn answer(
         errors.push(Error::invalid(&path, own, "must match the service account name if specified"));
         return Err(StatusError::invalid("authentication.k8s.io", "TokenRequest", own, &errors));
     }
-    let current = store::read(server, accounts, &info.namespace, &info.name).await?;
+    let current = store::read(&server.registry, accounts, &info.namespace, &info.name).await?;
     let account = current.ok_or_else(|| accounts.not_found(&info.name))?.object;
     check_uid(metadata::text(&body, "uid"), &account)?;
     let place = (info.namespace.as_str(), info.name.as_str(), "token");
     let mut attributes = Attributes::new(request, accounts, Operation::Create, place, body, params.dry_run);
-    body = admission::admit(&mut attributes, server).await?;
+    body = server.registry.admit(&mut attributes).await?;
     let seconds = body["spec"]["expirationSeconds"].as_i64().unwrap_or(DEFAULT_SECONDS);
     check_seconds(seconds)?;
     check_attestations(&body["spec"]["attestations"])?;
     let mut audiences: Vec<String> =
         serde_json::from_value(body["spec"]["audiences"].clone()).unwrap_or_default();
     if audiences.is_empty() {
-        audiences.clone_from(&server.tokens.audiences);
+        audiences.clone_from(&server.authentication.tokens.audiences);
     }
     let (bound, node) = bound_object(server, &body["spec"]["boundObjectRef"], &account).await?;
     check_node(request, bound.as_ref(), node.as_ref())?;
     let grant =
         Grant { account: &account, audiences: audiences.clone(), expiration_seconds: seconds, bound, node };
-    let (token, expires) = server.tokens.issue(&grant, server.clock.now())?;
+    let (token, expires) = server.authentication.tokens.issue(&grant, server.clock.now())?;
     let expires = metadata::rfc3339(expires);
     body["metadata"] = json!({
         "name": info.name, "namespace": info.namespace,
@@ -127,7 +128,7 @@ type Bound = (Option<(&'static str, String, String)>, Option<(String, String)>);
 
 /// The object that the token ends with, and a bound pod's node.
 async fn bound_object(
-    server: &Inner,
+    server: &State,
     reference: &Value,
     account: &knarr_api::object::Object,
 ) -> Result<Bound, StatusError> {
@@ -148,7 +149,7 @@ async fn bound_object(
     };
     let (name, uid) = (text("name").to_owned(), text("uid").to_owned());
     let resource = GroupResource::new("", plural);
-    let Some(object) = find(server, plural, namespace, &name).await else {
+    let Some(object) = find(&server.registry, plural, namespace, &name).await else {
         return Err(StatusError::not_found(&resource, &name));
     };
     if !uid.is_empty() && uid != object.uid() {
@@ -169,7 +170,7 @@ async fn bound_object(
             )));
         }
         if let Some(name) = pod["spec"]["nodeName"].as_str().filter(|n| !n.is_empty()) {
-            let found = find(server, "nodes", "", name).await;
+            let found = find(&server.registry, "nodes", "", name).await;
             node = Some((name.to_owned(), found.map(|n| n.uid().to_owned()).unwrap_or_default()));
         }
     }

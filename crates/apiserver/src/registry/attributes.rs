@@ -7,9 +7,9 @@ use knarr_apimachinery::gvk::{GroupResource, GroupVersionKind};
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use crate::authn::UserInfo;
-use crate::registry::Request;
-use crate::registry::served::Served;
+use super::served::Served;
+use crate::http::identity::UserInfo;
+use crate::http::request::Request;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
@@ -131,7 +131,7 @@ impl<'a> Attributes<'a> {
 
     /// An annotation of the audit event; the first of a key stays.
     pub fn annotate(&self, key: impl AsRef<str>, value: impl AsRef<str>) {
-        crate::audit::annotate(key.as_ref(), value.as_ref());
+        crate::http::annotations::annotate(key.as_ref(), value.as_ref());
     }
 
     /// 403 in the words of a refusal by admission.

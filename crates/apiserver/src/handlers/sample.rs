@@ -4,14 +4,14 @@ use std::net::Ipv4Addr;
 
 use knarr_storage::{NoSpace, RangeRequest};
 
-use crate::allocators::{ranges, service};
 use crate::cache::RING_EVENTS;
 use crate::metrics::Metric;
-use crate::server::Inner;
+use crate::registry::Registry;
+use crate::registry::allocators::{ranges, service};
 
 /// Reads the state of the process, the watch caches, the store and the allocators.
-pub async fn sample(server: &Inner) {
-    let metrics = &server.metrics;
+pub async fn sample(registry: &Registry) {
+    let metrics = &registry.metrics;
     metrics.sample_process();
     for family in [
         Metric::ResourceObjects,
@@ -26,13 +26,13 @@ pub async fn sample(server: &Inner) {
     ] {
         metrics.clear(family);
     }
-    for (name, count) in server.caches.damaged() {
+    for (name, count) in registry.caches.damaged() {
         let Some((group, resource)) = name.split_once('/') else { continue };
         let group = if group == "core" { "" } else { group };
         metrics.set(Metric::StorageDamaged, &[group, resource], count as f64);
     }
-    let applied = server.caches.applied() as f64;
-    for (name, count, average) in server.caches.counts() {
+    let applied = registry.caches.applied() as f64;
+    for (name, count, average) in registry.caches.counts() {
         let Some((group, resource)) = name.split_once('/') else { continue };
         let group = if group == "core" { "" } else { group };
         let full = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
@@ -48,7 +48,7 @@ pub async fn sample(server: &Inner) {
         metrics.set(Metric::WatchCacheDispatched, &of, events);
         metrics.set(Metric::WatchCacheInitializations, &of, 1.0);
     }
-    if let Ok(status) = server.store.status().await {
+    if let Ok(status) = registry.store.status().await {
         metrics.set(Metric::StorageSize, &["0"], status.file_bytes as f64);
         metrics.set(Metric::StorageInUse, &[], status.live_bytes as f64);
         metrics.set(Metric::StorageQuota, &[], status.quota_bytes.unwrap_or(0) as f64);
@@ -59,15 +59,15 @@ pub async fn sample(server: &Inner) {
             metrics.set(Metric::StorageNoSpace, &[reason], raised);
         }
     }
-    sample_allocators(server).await;
+    sample_allocators(registry).await;
 }
 
-async fn sample_allocators(server: &Inner) {
-    let metrics = &server.metrics;
+async fn sample_allocators(registry: &Registry) {
+    let metrics = &registry.metrics;
     let (Ok(ranges), Ok(ips), Ok(ports)) = (
-        ranges::ready(server).await,
-        server.store.range(RangeRequest::prefix(service::IPS)).await,
-        server.store.range(RangeRequest::prefix(service::PORTS)).await,
+        ranges::ready(registry).await,
+        registry.store.range(RangeRequest::prefix(service::IPS)).await,
+        registry.store.range(RangeRequest::prefix(service::PORTS)).await,
     ) else {
         return;
     };
@@ -84,7 +84,7 @@ async fn sample_allocators(server: &Inner) {
         metrics.set(Metric::AvailableIps, &[&cidr], all - allocated);
     }
     let allocated = ports.kvs.len() as f64;
-    let range = &server.config.node_ports;
+    let range = &registry.settings.node_ports;
     let all = f64::from(u32::from(*range.end()).saturating_sub(u32::from(*range.start())) + 1);
     metrics.set(Metric::AllocatedPorts, &[], allocated);
     metrics.set(Metric::AvailablePorts, &[], all - allocated);

@@ -3,30 +3,31 @@
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use super::{admitted, body_of};
 use crate::http::output::Answer;
+use crate::http::request::Request;
+use crate::registry::metadata;
 use crate::registry::options::WriteParams;
 use crate::registry::served::Served;
-use crate::registry::{Request, metadata};
-use crate::server::Inner;
+use crate::registry::subresources::body_of;
+use crate::state::State;
 
 const GROUP: &str = "authentication.k8s.io";
 
-pub async fn token_review(server: &Inner, request: &Request, served: &Served) -> Result<Answer, StatusError> {
+pub async fn token_review(server: &State, request: &Request, served: &Served) -> Result<Answer, StatusError> {
     let params = WriteParams::parse(request, "CreateOptions")?;
     let mut review = body_of(request, GROUP, "v1", "TokenReview", &params)?;
     if review["spec"]["token"].as_str().is_none_or(str::is_empty) {
         return Err(StatusError::bad_request("token is required for TokenReview in authentication"));
     }
-    review = admitted(server, request, served, review, &params).await?;
+    review = server.registry.admit_review(request, served, review, &params).await?;
     let token = review["spec"]["token"].as_str().unwrap_or("").to_owned();
     let mut audiences: Vec<String> =
         serde_json::from_value(review["spec"]["audiences"].clone()).unwrap_or_default();
     if audiences.is_empty() {
-        audiences.clone_from(&server.tokens.audiences);
+        audiences.clone_from(&server.authentication.tokens.audiences);
     }
     review["metadata"] = json!({});
-    review["status"] = match server.authentication.token(server, &token, &audiences).await {
+    review["status"] = match server.authentication.token(&server.registry, &token, &audiences).await {
         Ok(Some(found)) => {
             json!({"authenticated": true, "user": found.user.to_value(), "audiences": found.audiences})
         }
@@ -37,13 +38,13 @@ pub async fn token_review(server: &Inner, request: &Request, served: &Served) ->
 }
 
 pub async fn self_subject_review(
-    server: &Inner,
+    server: &State,
     request: &Request,
     served: &Served,
 ) -> Result<Answer, StatusError> {
     let params = WriteParams::parse(request, "CreateOptions")?;
     let mut review: Value = body_of(request, GROUP, "v1", "SelfSubjectReview", &params)?;
-    review = admitted(server, request, served, review, &params).await?;
+    review = server.registry.admit_review(request, served, review, &params).await?;
     review["metadata"] = json!({"creationTimestamp": metadata::rfc3339(server.clock.now())});
     review["status"] = json!({"userInfo": request.user.to_value()});
     Ok(Answer::Value { code: 201, value: review })

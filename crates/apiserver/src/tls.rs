@@ -5,20 +5,13 @@ use std::sync::Arc;
 
 use knarr_tls::Roots;
 use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
 
+use crate::authn::x509::Certificate;
 use crate::authn::x509::Verifier;
-use crate::config::{Config, ConfigError, Keypair};
-use crate::http::listener::Certificate;
+use crate::config::Config;
+use crate::http::keypair::{ConfigError, Keypair, certificates, keypair};
 use crate::reload::{self, Reloaded};
-
-/// The certificates in a PEM text.
-pub fn certificates(pem: &str, what: &'static str) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
-    CertificateDer::pem_slice_iter(pem.as_bytes())
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|source| ConfigError::Pem { what, source: Box::new(source) })
-}
 
 /// A pool of authorities.
 fn roots(pem: &str, what: &'static str) -> Result<Roots, ConfigError> {
@@ -27,37 +20,6 @@ fn roots(pem: &str, what: &'static str) -> Result<Roots, ConfigError> {
         roots.add(certificate).map_err(|e| ConfigError::Unusable { what, why: e.to_string() })?;
     }
     Ok(roots)
-}
-
-/// A certificate chain and its key.
-pub fn keypair(
-    pair: &Keypair,
-    what: &'static str,
-) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), ConfigError> {
-    let chain = certificates(&pair.certificate_pem, what)?;
-    let key = PrivateKeyDer::from_pem_slice(pair.key_pem.as_bytes())
-        .map_err(|source| ConfigError::Pem { what, source: Box::new(source) })?;
-    Ok((chain, key))
-}
-
-/// What is made of the pair that is given, or else of the one in the files, which are then followed; `None` without
-/// either.
-pub fn follow<T: Send + Sync>(
-    given: Option<&Keypair>,
-    files: Option<&(PathBuf, PathBuf)>,
-    what: &'static str,
-    make: impl Fn(&Keypair) -> Result<T, ConfigError> + Send + Sync + 'static,
-) -> Result<Option<Reloaded<T>>, ConfigError> {
-    if let Some((certificate, key)) = files {
-        let parse = move |texts: &[Vec<u8>]| {
-            let text = |at: usize| reload::text(texts.get(at).map(Vec::as_slice).unwrap_or_default());
-            let pair = Keypair { certificate_pem: text(0)?.to_owned(), key_pem: text(1)?.to_owned() };
-            make(&pair).map_err(|e| told(&e))
-        };
-        let opened = Reloaded::open(vec![certificate.clone(), key.clone()], parse);
-        return opened.map(Some).map_err(|why| ConfigError::Unusable { what, why });
-    }
-    given.map(|pair| make(pair).map(Reloaded::fixed)).transpose()
 }
 
 /// What handshakes and client certificates need, made anew when a file changes.
@@ -107,7 +69,7 @@ pub fn open(config: &Config) -> Result<Reloaded<Tls>, ConfigError> {
         let clients = verifier(client_ca.trim(), "the client CA")?;
         let proxy_ca = next(&proxies, &given.authentication.request_header.client_ca_pem)?;
         let proxies = verifier(&proxy_ca, "the request header CA")?;
-        let server = server_config(&pair, clients.as_ref().or(proxies.as_ref())).map_err(|e| told(&e))?;
+        let server = server_config(&pair, clients.as_ref().or(proxies.as_ref())).map_err(|e| e.in_full())?;
         Ok(Tls { server, clients, proxies })
     };
     if files.is_empty() && config.serving.certificate_pem.is_empty() {
@@ -121,13 +83,6 @@ pub fn open(config: &Config) -> Result<Reloaded<Tls>, ConfigError> {
     Reloaded::open(files, make).map_err(|why| ConfigError::Unusable { what: "TLS", why })
 }
 
-fn told(error: &ConfigError) -> String {
-    match std::error::Error::source(error) {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    }
-}
-
 fn unusable(what: &'static str, error: rustls::Error) -> ConfigError {
     ConfigError::Unusable { what, why: error.to_string() }
 }
@@ -137,7 +92,7 @@ fn verifier(pem: &str, what: &'static str) -> Result<Option<Verifier>, String> {
     if pem.is_empty() {
         return Ok(None);
     }
-    let roots = roots(pem, what).map_err(|e| told(&e))?;
+    let roots = roots(pem, what).map_err(|e| e.in_full())?;
     Verifier::new(roots).map(Some).map_err(|e| format!("{what}: {e}"))
 }
 

@@ -4,9 +4,9 @@ use bytes::Bytes;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
+use crate::registry::Registry;
 use crate::registry::served::Served;
 use crate::registry::store::Extra;
-use crate::server::Inner;
 
 pub mod addresses;
 pub mod ranges;
@@ -24,7 +24,7 @@ pub struct Allocated {
 /// Fills in what is to be allocated for `new` and gives back what `old` had, as conditions and operations of the
 /// object's own transaction. `new` is `None` for a deletion.
 pub async fn plan(
-    server: &Inner,
+    registry: &Registry,
     served: &Served,
     old: Option<&Value>,
     new: Option<&mut Value>,
@@ -32,7 +32,7 @@ pub async fn plan(
     if !concern(served) {
         return Ok((Extra::default(), Allocated::default()));
     }
-    service::plan(server, old, new).await
+    service::plan(registry, old, new).await
 }
 
 /// Whether objects of this resource get addresses or ports.

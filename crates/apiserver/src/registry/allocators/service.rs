@@ -13,10 +13,10 @@ use super::Allocated;
 use super::addresses;
 use super::ranges::{self, Range};
 use crate::metrics::Metric;
+use crate::registry::Registry;
 use crate::registry::metadata;
 use crate::registry::served::Served;
 use crate::registry::store::{Extra, status_of};
-use crate::server::Inner;
 
 pub const IPS: &str = addresses::PREFIX;
 pub const PORTS: &str = "/allocations/nodeports/";
@@ -82,7 +82,7 @@ fn held(service: &Value) -> BTreeSet<Bytes> {
 }
 
 pub async fn plan(
-    server: &Inner,
+    registry: &Registry,
     old: Option<&Value>,
     new: Option<&mut Value>,
 ) -> Result<(Extra, Allocated), StatusError> {
@@ -94,17 +94,17 @@ pub async fn plan(
         let wanted: BTreeSet<Bytes> = explicit.difference(&before).cloned().collect();
         // Nothing is read for the many writes that leave addresses alone.
         let ranges = match wanted.iter().any(is_ip) || lacks_ip(new) {
-            true => ranges::ready(server).await?,
+            true => ranges::ready(registry).await?,
             false => Vec::new(),
         };
-        check_ranges(server, new, &wanted, &ranges)?;
-        choose_ip(server, new, &ranges).await?;
-        choose_ports(server, new).await?;
+        check_ranges(registry, new, &wanted, &ranges)?;
+        choose_ip(registry, new, &ranges).await?;
+        choose_ports(registry, new).await?;
         after = held(new);
         for key in after.difference(&before) {
             extra.compares.push(Compare { key: key.clone(), condition: Precondition::NotExists });
-            extra.ops.push(take(server, key, new).await?);
-            count(server, key, &ranges, explicit.contains(key));
+            extra.ops.push(take(registry, key, new).await?);
+            count(registry, key, &ranges, explicit.contains(key));
             if !explicit.contains(key) {
                 allocated.chosen.push(Choice { key: key.clone() });
             }
@@ -112,7 +112,7 @@ pub async fn plan(
     }
     for key in before.difference(&after) {
         match old.filter(|_| is_ip(key)) {
-            Some(old) => extra.ops.extend(addresses::release(server, key, old).await?),
+            Some(old) => extra.ops.extend(addresses::release(registry, key, old).await?),
             None => extra.ops.push(Op::Delete { key: key.clone() }),
         }
     }
@@ -120,15 +120,15 @@ pub async fn plan(
 }
 
 /// Tells the metrics of an address or port that is given.
-fn count(server: &Inner, key: &Bytes, ranges: &[Range], asked_for: bool) {
+fn count(registry: &Registry, key: &Bytes, ranges: &[Range], asked_for: bool) {
     let scope = if asked_for { "static" } else { "dynamic" };
     if !is_ip(key) {
-        server.metrics.increment(Metric::PortAllocations, &[scope]);
+        registry.metrics.increment(Metric::PortAllocations, &[scope]);
         return;
     }
     let ip = std::str::from_utf8(key).ok().and_then(|k| k.strip_prefix(IPS)?.parse().ok());
     if let Some(range) = ip.and_then(|ip| ranges.iter().find(|r| r.contains(ip))) {
-        server.metrics.increment(Metric::IpAllocations, &[&range.to_string(), scope]);
+        registry.metrics.increment(Metric::IpAllocations, &[&range.to_string(), scope]);
     }
 }
 
@@ -137,9 +137,9 @@ fn is_ip(key: &Bytes) -> bool {
 }
 
 /// Writes down whose an address or port is.
-async fn take(server: &Inner, key: &Bytes, service: &Value) -> Result<Op, StatusError> {
+async fn take(registry: &Registry, key: &Bytes, service: &Value) -> Result<Op, StatusError> {
     if is_ip(key) {
-        return addresses::take(server, key, service).await;
+        return addresses::take(registry, key, service).await;
     }
     let owner = format!("{}/{}", metadata::text(service, "namespace"), metadata::text(service, "name"));
     Ok(Op::Put { key: key.clone(), value: Bytes::from(owner), lease: None })
@@ -153,12 +153,12 @@ fn lacks_ip(service: &Value) -> bool {
 
 /// What the client asked for must be in range.
 fn check_ranges(
-    server: &Inner,
+    registry: &Registry,
     service: &Value,
     wanted: &BTreeSet<Bytes>,
     ranges: &[Range],
 ) -> Result<(), StatusError> {
-    let ports = &server.config.node_ports;
+    let ports = &registry.settings.node_ports;
     for key in wanted {
         let text = String::from_utf8_lossy(key);
         if let Some(ip) = text.strip_prefix(IPS) {
@@ -183,19 +183,19 @@ fn check_ranges(
 }
 
 /// An address that nobody has, from the first range that has one.
-async fn free_ip(server: &Inner, ranges: &[Range]) -> Result<Option<String>, StatusError> {
+async fn free_ip(registry: &Registry, ranges: &[Range]) -> Result<Option<String>, StatusError> {
     for range in ranges.iter().filter(|r| r.size > 2) {
         // The lower part is left to those who ask for an address, as long as there is another one.
         let reserved = (range.size / 16).clamp(16, 256).min((range.size - 2) / 2);
         let show = |o| range.address(o).to_string();
-        if let Some(ip) = free(server, IPS, 1..range.size - 1, reserved, show).await? {
+        if let Some(ip) = free(registry, IPS, 1..range.size - 1, reserved, show).await? {
             return Ok(Some(ip));
         }
     }
     Ok(None)
 }
 
-async fn choose_ip(server: &Inner, service: &mut Value, ranges: &[Range]) -> Result<(), StatusError> {
+async fn choose_ip(registry: &Registry, service: &mut Value, ranges: &[Range]) -> Result<(), StatusError> {
     let name = metadata::text(service, "name").to_owned();
     let Some(spec) = service.get_mut("spec").and_then(Value::as_object_mut) else { return Ok(()) };
     if spec.get("type").and_then(Value::as_str) == Some("ExternalName") {
@@ -203,7 +203,7 @@ async fn choose_ip(server: &Inner, service: &mut Value, ranges: &[Range]) -> Res
     }
     let mut ip = spec.get("clusterIP").and_then(Value::as_str).unwrap_or("").to_owned();
     if ip.is_empty() {
-        let found = free_ip(server, ranges).await?;
+        let found = free_ip(registry, ranges).await?;
         ip = found.ok_or_else(|| {
             let why = format!("failed to allocate a serviceIP for Service {name:?}: range is full");
             StatusError::internal(why)
@@ -222,7 +222,7 @@ async fn choose_ip(server: &Inner, service: &mut Value, ranges: &[Range]) -> Res
     Ok(())
 }
 
-async fn choose_ports(server: &Inner, service: &mut Value) -> Result<(), StatusError> {
+async fn choose_ports(registry: &Registry, service: &mut Value) -> Result<(), StatusError> {
     let Some(spec) = service.get_mut("spec").and_then(Value::as_object_mut) else { return Ok(()) };
     let kind = spec.get("type").and_then(Value::as_str).unwrap_or("").to_owned();
     let for_balancer =
@@ -244,7 +244,7 @@ async fn choose_ports(server: &Inner, service: &mut Value) -> Result<(), StatusE
             });
             let number = match same.and_then(|(_, p)| p["nodePort"].as_i64()) {
                 Some(number) => number,
-                None => free_port(server, &own).await?,
+                None => free_port(registry, &own).await?,
             };
             own.push(number);
             ports[i]["nodePort"] = number.into();
@@ -253,19 +253,19 @@ async fn choose_ports(server: &Inner, service: &mut Value) -> Result<(), StatusE
     let local = spec.get("externalTrafficPolicy").and_then(Value::as_str) == Some("Local");
     let unset = spec.get("healthCheckNodePort").and_then(Value::as_i64).unwrap_or(0) == 0;
     if kind == "LoadBalancer" && local && unset {
-        let number = free_port(server, &own).await?;
+        let number = free_port(registry, &own).await?;
         spec.insert("healthCheckNodePort".into(), number.into());
     }
     Ok(())
 }
 
-async fn free_port(server: &Inner, own: &[i64]) -> Result<i64, StatusError> {
-    let ports = &server.config.node_ports;
+async fn free_port(registry: &Registry, own: &[i64]) -> Result<i64, StatusError> {
+    let ports = &registry.settings.node_ports;
     let (low, high) = (u32::from(*ports.start()), u32::from(*ports.end()));
     let size = high - low + 1;
     let reserved = (size / 32).clamp(16, 128).min(size / 2);
     for _ in 0..=own.len() {
-        let found = free(server, PORTS, 0..size, reserved, |o| (low + o).to_string()).await?;
+        let found = free(registry, PORTS, 0..size, reserved, |o| (low + o).to_string()).await?;
         match found.and_then(|p| p.parse().ok()) {
             Some(port) if own.contains(&port) => {}
             Some(port) => return Ok(port),
@@ -277,7 +277,7 @@ async fn free_port(server: &Inner, own: &[i64]) -> Result<i64, StatusError> {
 
 /// Something not taken, from the upper part first; `None` when all is taken.
 async fn free(
-    server: &Inner,
+    registry: &Registry,
     prefix: &str,
     offsets: std::ops::Range<u32>,
     reserved: u32,
@@ -288,12 +288,12 @@ async fn free(
         for _ in 0..PICKS {
             let pick = show(fastrand::u32(dynamic.clone()));
             let key = format!("{prefix}{pick}");
-            if server.store.get(key.as_bytes()).await.map_err(|e| status_of(&e))?.is_none() {
+            if registry.store.get(key.as_bytes()).await.map_err(|e| status_of(&e))?.is_none() {
                 return Ok(Some(pick));
             }
         }
     }
-    let all = server.store.range(RangeRequest::prefix(prefix.to_owned()).without_count()).await;
+    let all = registry.store.range(RangeRequest::prefix(prefix.to_owned()).without_count()).await;
     let all = all.map_err(|e| status_of(&e))?;
     let taken: BTreeSet<&[u8]> = all.kvs.iter().map(|kv| &kv.key[prefix.len()..]).collect();
     Ok(dynamic

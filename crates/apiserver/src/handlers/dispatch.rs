@@ -5,27 +5,28 @@ use std::sync::Arc;
 use http::Method;
 use knarr_apimachinery::names;
 use knarr_apimachinery::status::StatusError;
-use serde_json::json;
 
-use super::options::{ListParams, Version, WriteParams};
-use super::served::Served;
-use super::{Request, create, delete, list, patch, subresources, update, watch};
+use super::subresources;
 use crate::http::negotiate::{self, Format};
 use crate::http::output::Answer;
+use crate::http::request::Request;
 use crate::local_api;
 use crate::metrics::Metric;
+use crate::registry::options::{ListParams, Version, WriteParams};
+use crate::registry::served::Served;
+use crate::registry::{create, delete, list, patch, update, watch, watch_body};
 use crate::resource_metrics;
-use crate::server::Inner;
+use crate::state::State;
 
 /// Answers an authorized request about a resource.
-pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
+pub async fn dispatch(server: &Arc<State>, request: &Request) -> Result<Answer, StatusError> {
     let info = &request.info;
-    let Some(served) = server.table.find(&info.group, &info.version, &info.resource) else {
+    let Some(served) = server.registry.table.find(&info.group, &info.version, &info.resource) else {
         if info.group == resource_metrics::GROUP {
-            return resource_metrics::answer(server, request).await;
+            return resource_metrics::answer(&server.resource_metrics, request).await;
         }
-        return match local_api::find(server, &info.group, &info.version) {
-            Some(api) => local_api::answer(server, &**api, request).await,
+        return match local_api::find(&server.config.local_apis, &info.group, &info.version) {
+            Some(api) => local_api::answer(&server.authorizer, &**api, request).await,
             None => Err(StatusError::path_not_found()),
         };
     };
@@ -74,30 +75,31 @@ pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, 
             let version = Version::parse(request.query.get("resourceVersion"))
                 .map_err(|e| StatusError::new(500, "", e.message()))?;
             check_name(&info.name)?;
-            let object = list::get(server, served, &info.namespace, &info.name, version).await?;
-            Ok(object_answer(200, served, object))
+            let object = list::get(&server.registry, served, &info.namespace, &info.name, version).await?;
+            Ok(served.answer(200, object))
         }
         "list" => {
             let params = ListParams::parse(served, &info.name, &request.query, false)?;
             warn_of_shards(request);
-            let found = list::list(server, served, Some(namespace_of(served, request)), &params).await?;
+            let found =
+                list::list(&server.registry, served, Some(namespace_of(served, request)), &params).await?;
             Ok(Answer::List(found))
         }
         "watch" => watch(server, request, served).await,
         "create" => {
             let params = WriteParams::parse(request, "CreateOptions")?;
-            let object = create::create(server, request, served, &params).await?;
-            Ok(object_answer(201, served, object))
+            let object = create::create(&server.registry, request, served, &params).await?;
+            Ok(served.answer(201, object))
         }
         "update" => {
             let params = WriteParams::parse(request, "UpdateOptions")?;
-            let (object, created) = update::update(server, request, served, &params).await?;
-            Ok(object_answer(if created { 201 } else { 200 }, served, object))
+            let (object, created) = update::update(&server.registry, request, served, &params).await?;
+            Ok(served.answer(if created { 201 } else { 200 }, object))
         }
         "patch" => {
             let params = WriteParams::parse(request, "PatchOptions")?;
-            let (object, created) = patch::patch(server, request, served, &params).await?;
-            Ok(object_answer(if created { 201 } else { 200 }, served, object))
+            let (object, created) = patch::patch(&server.registry, request, served, &params).await?;
+            Ok(served.answer(if created { 201 } else { 200 }, object))
         }
         "delete" => delete_one(server, request, served).await,
         "deletecollection" => delete_collection(server, request, served).await,
@@ -131,10 +133,6 @@ fn deprecation(served: &Served) -> Option<&'static str> {
     }
 }
 
-pub fn object_answer(code: u16, served: &Served, object: Arc<knarr_api::object::Object>) -> Answer {
-    Answer::Object { code, resource: served.resource.clone(), object }
-}
-
 /// Namespaced objects live below a namespace, others do not; collections may be asked for everywhere.
 fn check_scope(served: &Served, request: &Request) -> Result<(), StatusError> {
     let info = &request.info;
@@ -166,37 +164,37 @@ fn warn_of_shards(request: &Request) {
     }
 }
 
-async fn watch(server: &Arc<Inner>, request: &Request, served: &Arc<Served>) -> Result<Answer, StatusError> {
+async fn watch(server: &Arc<State>, request: &Request, served: &Arc<Served>) -> Result<Answer, StatusError> {
     let info = &request.info;
     let params = ListParams::parse(served, &info.name, &request.query, true)?;
     warn_of_shards(request);
     if negotiate::negotiate(&request.headers, &request.query, true)?.format == Format::Yaml {
         return Err(StatusError::not_acceptable(&negotiate::STREAM_TYPES));
     }
-    match watch::start(server, served, Some(namespace_of(served, request)), params).await {
+    match watch::start(&server.registry, served, Some(namespace_of(served, request)), params).await {
         Ok(session) => Ok(Answer::Watch(Box::new(session))),
         Err(error) if error.is_expired() => {
             let format = negotiate::negotiate(&request.headers, &request.query, true)?.format;
-            Ok(Answer::Raw(super::watch_body::respond_error(&error, format)))
+            Ok(Answer::Raw(watch_body::respond_error(&error, format)))
         }
         Err(error) => Err(error),
     }
 }
 
-async fn delete_one(server: &Inner, request: &Request, served: &Served) -> Result<Answer, StatusError> {
+async fn delete_one(server: &State, request: &Request, served: &Served) -> Result<Answer, StatusError> {
     let how = delete::options(request)?;
     check_name(&request.info.name)?;
     let (namespace, name) = (namespace_of(served, request), &request.info.name);
-    let deleted = delete::delete(server, request, served, namespace, name, &how).await?;
+    let deleted = delete::delete(&server.registry, request, served, namespace, name, &how).await?;
     if let Some(value) = delete::success(served, &deleted) {
         return Ok(Answer::Value { code: 200, value });
     }
     let code = if !deleted.gone && how.options.orphan_dependents == Some(false) { 202 } else { 200 };
-    Ok(object_answer(code, served, deleted.object))
+    Ok(served.answer(code, deleted.object))
 }
 
 async fn delete_collection(
-    server: &Inner,
+    server: &State,
     request: &Request,
     served: &Served,
 ) -> Result<Answer, StatusError> {
@@ -209,9 +207,10 @@ async fn delete_collection(
     }
     delete::warn(request, served, &how);
     let params = ListParams::parse(served, &request.info.name, &request.query, false)?;
-    let found = list::list(server, served, Some(namespace_of(served, request)), &params).await?;
+    let found = list::list(&server.registry, served, Some(namespace_of(served, request)), &params).await?;
     for object in &found.items {
-        match delete::delete(server, request, served, object.namespace(), object.name(), &how).await {
+        match delete::delete(&server.registry, request, served, object.namespace(), object.name(), &how).await
+        {
             Ok(_) => {}
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),
@@ -223,11 +222,4 @@ async fn delete_collection(
     }
     // What was found, as it was found.
     Ok(Answer::List(found))
-}
-
-/// `{"kind":"Status","status":"Success","code":201}`.
-pub fn success() -> Answer {
-    let value =
-        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
-    Answer::Value { code: 201, value }
 }

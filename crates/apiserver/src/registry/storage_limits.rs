@@ -4,9 +4,10 @@ use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
 use knarr_storage::{KeyRange, Options};
 
-use crate::bootstrap::endpoints::MASTER_LEASES;
 use crate::cache::ROOT;
 
+/// Where servers that share a store keep a lease each.
+pub const MASTER_LEASES: &str = "/masterleases/";
 /// etcd's default for `--quota-backend-bytes`.
 const DEFAULT_QUOTA_BYTES: u64 = 2 * 1024 * 1024 * 1024;
 /// A namespace may have this part of the quota.

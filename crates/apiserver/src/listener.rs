@@ -11,12 +11,12 @@ use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use tokio::net::TcpListener;
 
-use super::body::Body;
-use super::tls::Tls;
-use crate::authn::x509::{Identity, Refused};
+use crate::authn::x509::Certificate;
+use crate::http::body::Body;
 use crate::metrics::Metric;
 use crate::pipeline;
-use crate::server::Inner;
+use crate::state::State;
+use crate::tls::Tls;
 
 /// The other end of a connection.
 pub struct Peer {
@@ -50,22 +50,12 @@ impl Peer {
     }
 }
 
-/// Who a connection's client certificate stands for.
-#[derive(Clone, Default)]
-pub struct Certificate {
-    /// As a client; `None` without a certificate, or without authorities for them.
-    pub client: Option<Result<Identity, Arc<Refused>>>,
-    /// As a proxy that may speak for its clients.
-    pub proxy: Option<Identity>,
-    pub peer: Option<IpAddr>,
-}
-
-pub async fn serve(server: Arc<Inner>, listener: TcpListener) {
+pub async fn serve(server: Arc<State>, listener: TcpListener) {
     let (limits, stop) = (server.config.connection_limits.clone(), server.stop.clone());
     knarr_serving::serve(Arc::new(Network(server)), listener, limits, stop).await;
 }
 
-struct Network(Arc<Inner>);
+struct Network(Arc<State>);
 
 impl Service for Network {
     type Peer = Arc<Peer>;

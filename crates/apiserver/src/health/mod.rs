@@ -9,27 +9,51 @@
 //!   not helped for a while, so that a restart of the process is worth trying;
 //! - tasks of other components in the process (scheduler, controllers, node) are shown in `readyz` and do not count.
 
+mod log_check;
 mod pace;
 mod report;
 mod tasks;
 
 use std::borrow::Cow;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use knarr_client::Supervisor;
 use knarr_storage::NoSpace;
+use tokio_util::sync::CancellationToken;
 
+pub use log_check::LogCheck;
 pub use pace::Pace;
 
-use crate::aggregator;
+use crate::aggregator::{self, Aggregator};
+use crate::encryption::KeyServices;
 use crate::http::output::Answer;
+use crate::http::request::Request;
 use crate::metrics::Metric;
-use crate::registry::Request;
-use crate::server::Inner;
-use crate::steps::AUTOREGISTER;
+use crate::registry::Registry;
+use crate::steps::{AUTOREGISTER, Steps};
 
 /// A store that does not answer in this time is not healthy. Source: `--etcd-healthcheck-timeout`,
 /// `--etcd-readycheck-timeout`.
 const STORE_WITHIN: Duration = Duration::from_secs(2);
+
+/// What the checks look at.
+pub struct Health {
+    pub registry: Arc<Registry>,
+    pub aggregator: Arc<Aggregator>,
+    /// What has been done of the start.
+    pub steps: Arc<Steps>,
+    pub log_check: LogCheck,
+    pub pace: Pace,
+    /// The key services that the encryption of the store depends on, where their health is to be shown.
+    pub key_services: Option<KeyServices>,
+    /// Runs the server's own loops.
+    pub supervisor: Supervisor,
+    /// Run other components of the process.
+    pub others: Mutex<Vec<Supervisor>>,
+    /// Cancelled when the server is about to stop: it is not ready any more.
+    pub leaving: CancellationToken,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Endpoint {
@@ -70,37 +94,37 @@ fn check(name: impl Into<Cow<'static, str>>, result: Result<(), String>) -> Chec
     Check { name: name.into(), informs: false, result }
 }
 
-async fn checks(server: &Inner, endpoint: Endpoint) -> Vec<Check> {
+async fn checks(health: &Health, endpoint: Endpoint) -> Vec<Check> {
     let (store, space) = tokio::select! {
-        status = server.store.status() => match status {
+        status = health.registry.store.status() => match status {
             Ok(status) => (status.failure.map_or(Ok(()), Err), space(status.no_space)),
             Err(error) => (Err(error.to_string()), Ok(())),
         },
-        () = server.clock.sleep(STORE_WITHIN) => (Err("context deadline exceeded".to_owned()), Ok(())),
+        () = health.registry.clock.sleep(STORE_WITHIN) => (Err("context deadline exceeded".to_owned()), Ok(())),
     };
     // That there is an answer is what the first one says.
-    let mut all = vec![check("ping", Ok(())), check("log", server.log_check.check(&*server.clock))];
+    let mut all = vec![check("ping", Ok(())), check("log", health.log_check.check(&*health.registry.clock))];
     all.push(check("etcd", store.clone()));
     let ready = endpoint == Endpoint::Readyz;
-    if let Some(services) = server.key_services.as_ref().filter(|_| endpoint != Endpoint::Livez) {
+    if let Some(services) = health.key_services.as_ref().filter(|_| endpoint != Endpoint::Livez) {
         all.push(check("kms-providers", services.check().await));
     }
     if ready {
         all.push(check("etcd-readiness", store));
-        all.push(check("informer-sync", synced(&server.caches.incomplete())));
+        all.push(check("informer-sync", synced(&health.registry.caches.incomplete())));
     }
     all.push(Check { informs: true, ..check("storage-space", space) });
-    for (name, done) in server.steps.all() {
+    for (name, done) in health.steps.all() {
         all.push(match (name, done) {
             (AUTOREGISTER, true) => check(AUTOREGISTER, Ok(())),
-            (AUTOREGISTER, false) => check(AUTOREGISTER, registered(server)),
+            (AUTOREGISTER, false) => check(AUTOREGISTER, registered(health)),
             (_, true) => check(format!("poststarthook/{name}"), Ok(())),
             (_, false) => check(format!("poststarthook/{name}"), Err("not finished".to_owned())),
         });
     }
-    all.extend(tasks::checks(server, endpoint));
+    all.extend(tasks::checks(health, endpoint));
     if ready {
-        let leaving = server.leaving.is_cancelled();
+        let leaving = health.leaving.is_cancelled();
         let stopping = if leaving { Err("process is shutting down".to_owned()) } else { Ok(()) };
         all.push(check("shutdown", stopping));
     }
@@ -126,19 +150,19 @@ fn synced(incomplete: &[String]) -> Result<(), String> {
 }
 
 /// Once all have been available, what becomes of them later is for others to tell.
-fn registered(server: &Inner) -> Result<(), String> {
-    let missing = aggregator::unregistered(server);
+fn registered(health: &Health) -> Result<(), String> {
+    let missing = aggregator::unregistered(&health.aggregator);
     if !missing.is_empty() {
         return Err(format!("missing APIService: [{}]", missing.join(" ")));
     }
-    server.steps.finish(&[AUTOREGISTER]);
+    health.steps.finish(&[AUTOREGISTER]);
     Ok(())
 }
 
 /// `parts` is the path: the endpoint, then perhaps one check.
-pub async fn answer(server: &Inner, request: &Request, parts: &[&str]) -> Answer {
+pub async fn answer(health: &Health, request: &Request, parts: &[&str]) -> Answer {
     let endpoint = Endpoint::of(parts.first());
-    let all = checks(server, endpoint).await;
+    let all = checks(health, endpoint).await;
     let one = parts.get(1..).unwrap_or_default().join("/");
     if !one.is_empty() {
         return match all.into_iter().find(|c| c.name == one).map(|c| c.result) {
@@ -150,11 +174,11 @@ pub async fn answer(server: &Inner, request: &Request, parts: &[&str]) -> Answer
     let excluded: Vec<&str> = request.query.all("exclude").collect();
     for check in all.iter().filter(|check| !excluded.contains(&&*check.name)) {
         let (fine, word) = if check.result.is_ok() { (1.0, "success") } else { (0.0, "error") };
-        server.metrics.set(Metric::HealthCheck, &[&check.name, endpoint.name()], fine);
-        server.metrics.increment(Metric::HealthChecks, &[&check.name, word, endpoint.name()]);
+        health.registry.metrics.set(Metric::HealthCheck, &[&check.name, endpoint.name()], fine);
+        health.registry.metrics.increment(Metric::HealthChecks, &[&check.name, word, endpoint.name()]);
     }
     let report = report::of(endpoint.name(), &all, &excluded, request.query.get("verbose").is_some());
-    if !report.log.is_empty() && server.health_pace.is_due(endpoint.name(), server.clock.monotonic()) {
+    if !report.log.is_empty() && health.pace.is_due(endpoint.name(), health.registry.clock.monotonic()) {
         // Whoever may ask learns that something failed; the log has the reason.
         tracing::info!(endpoint = endpoint.name(), failed = report.log, "health checks failed");
     }

@@ -1,5 +1,7 @@
 //! Objects between the versions of a custom resource: as they are, with another apiVersion, or by a webhook.
 
+mod webhook;
+
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -11,14 +13,13 @@ use knarr_apimachinery::status::StatusError;
 use knarr_apimachinery::structural::{self, Coerced, Schema};
 use serde_json::Value;
 
-use super::webhook;
 use crate::cache::Normalize;
+use crate::registry::Registry;
 use crate::registry::served::Served;
-use crate::server::Inner;
 
 /// How objects come into one version, and back into the stored one.
 pub struct Conversion {
-    server: Weak<Inner>,
+    registry: Weak<Registry>,
     definition: Arc<Definition>,
     /// `example.com/v1`.
     api_version: String,
@@ -55,10 +56,10 @@ fn version_of(value: &Value) -> String {
 }
 
 impl Conversion {
-    pub fn new(server: &Arc<Inner>, definition: &Arc<Definition>, version: &str) -> Self {
+    pub fn new(registry: &Arc<Registry>, definition: &Arc<Definition>, version: &str) -> Self {
         let api_version = api_version(&definition.group, version);
         Self {
-            server: Arc::downgrade(server),
+            registry: Arc::downgrade(registry),
             definition: Arc::clone(definition),
             prefix: format!("{{\"apiVersion\":{},", Value::from(api_version.as_str())),
             api_version,
@@ -118,9 +119,9 @@ impl Conversion {
 
     async fn convert(&self, mut objects: Vec<Value>, wanted: &str) -> Result<Vec<Value>, StatusError> {
         if self.definition.converts_by_webhook() {
-            let server = self.server.upgrade();
-            let server = server.ok_or_else(|| StatusError::unavailable("the server is shutting down"))?;
-            objects = webhook::convert(&server, &self.definition, objects, wanted).await?;
+            let registry = self.registry.upgrade();
+            let registry = registry.ok_or_else(|| StatusError::unavailable("the server is shutting down"))?;
+            objects = webhook::convert(&registry, &self.definition, objects, wanted).await?;
         } else {
             for object in &mut objects {
                 prepare::object(object).insert("apiVersion".into(), wanted.into());

@@ -6,19 +6,20 @@ use knarr_apimachinery::names;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use super::{admitted, body_of};
 use crate::authn::UserInfo;
 use crate::authz::{Attributes, Decision, node};
 use crate::http::output::Answer;
+use crate::http::request::Request;
 use crate::registry::options::WriteParams;
 use crate::registry::served::Served;
-use crate::registry::{Request, managed, metadata};
-use crate::server::Inner;
+use crate::registry::subresources::body_of;
+use crate::registry::{managed, metadata};
+use crate::state::State;
 
 const GROUP: &str = "authorization.k8s.io";
 
 pub async fn answer(
-    server: &Inner,
+    server: &State,
     request: &Request,
     served: &Served,
     kind: &str,
@@ -27,7 +28,7 @@ pub async fn answer(
     let mut review = body_of(request, GROUP, "v1", kind, &params)?;
     metadata::match_namespace(served, &mut review, &request.info.namespace)?;
     if kind == "SelfSubjectRulesReview" {
-        let review = admitted(server, request, served, review, &params).await?;
+        let review = server.registry.admit_review(request, served, review, &params).await?;
         return self_rules(server, request, review);
     }
     let spec = &review["spec"];
@@ -36,7 +37,7 @@ pub async fn answer(
     if !errors.is_empty() {
         return Err(StatusError::invalid(GROUP, kind, "", &errors));
     }
-    review = admitted(server, request, served, review, &params).await?;
+    review = server.registry.admit_review(request, served, review, &params).await?;
     let spec = review["spec"].clone();
     managed::created(served, &params, &mut review, server.clock.now());
     let user = if kind == "SelfSubjectAccessReview" { request.user.clone() } else { user_of(&spec) };
@@ -222,7 +223,7 @@ fn selector(given: &Value, fields: bool) -> String {
     terms.join(",")
 }
 
-fn self_rules(server: &Inner, request: &Request, mut review: Value) -> Result<Answer, StatusError> {
+fn self_rules(server: &State, request: &Request, mut review: Value) -> Result<Answer, StatusError> {
     let namespace = review["spec"]["namespace"].as_str().unwrap_or("").to_owned();
     if namespace.is_empty() {
         return Err(StatusError::bad_request("no namespace on request"));

@@ -5,10 +5,10 @@ use knarr_apimachinery::status::StatusError;
 use knarr_storage::Op;
 use serde_json::{Value, json};
 
-use crate::bootstrap;
+use crate::registry::Registry;
+use crate::registry::options::WriteParams;
 use crate::registry::store::status_of;
 use crate::registry::{fill, managed, metadata};
-use crate::server::Inner;
 
 const GROUP: &str = "networking.k8s.io";
 /// Where the objects are stored.
@@ -29,15 +29,15 @@ pub fn object(ip: &str, namespace: &str, name: &str) -> Value {
 }
 
 /// Writes the address down for this Service.
-pub async fn take(server: &Inner, key: &Bytes, service: &Value) -> Result<Op, StatusError> {
+pub async fn take(registry: &Registry, key: &Bytes, service: &Value) -> Result<Op, StatusError> {
     let (namespace, name) = (metadata::text(service, "namespace"), metadata::text(service, "name"));
     let text = String::from_utf8_lossy(key);
     let mut address = object(text.strip_prefix(PREFIX).unwrap_or(&text), namespace, name);
-    let value = match server.table.find(GROUP, "v1", "ipaddresses") {
+    let value = match registry.table.find(GROUP, "v1", "ipaddresses") {
         Some(served) => {
-            let now = server.clock.now();
+            let now = registry.clock.now();
             metadata::init(&mut address, now, &uuid::Uuid::new_v4().to_string());
-            managed::created(&served, &bootstrap::params(), &mut address, now);
+            managed::created(&served, &WriteParams::own(), &mut address, now);
             fill(&served, &mut address);
             served.to_stored(&address).await?
         }
@@ -47,8 +47,8 @@ pub async fn take(server: &Inner, key: &Bytes, service: &Value) -> Result<Op, St
 }
 
 /// Gives the address back, if it is this Service's; an object that others hold by finalizers is marked.
-pub async fn release(server: &Inner, key: &Bytes, service: &Value) -> Result<Option<Op>, StatusError> {
-    let Some(kv) = server.store.get(key).await.map_err(|e| status_of(&e))? else { return Ok(None) };
+pub async fn release(registry: &Registry, key: &Bytes, service: &Value) -> Result<Option<Op>, StatusError> {
+    let Some(kv) = registry.store.get(key).await.map_err(|e| status_of(&e))? else { return Ok(None) };
     let mut address: Value = serde_json::from_slice(&kv.value).map_err(StatusError::internal)?;
     if !belongs_to(&address, service) {
         return Ok(None);
@@ -60,7 +60,7 @@ pub async fn release(server: &Inner, key: &Bytes, service: &Value) -> Result<Opt
         return Ok(None);
     }
     let meta = knarr_api::prepare::metadata(&mut address);
-    meta.insert("deletionTimestamp".into(), metadata::rfc3339(server.clock.now()).into());
+    meta.insert("deletionTimestamp".into(), metadata::rfc3339(registry.clock.now()).into());
     meta.insert("deletionGracePeriodSeconds".into(), 0.into());
     Ok(Some(Op::Put { key: key.clone(), value: Bytes::from(address.to_string()), lease: None }))
 }

@@ -7,14 +7,14 @@ use knarr_apimachinery::names;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Map, Value, json};
 
-use crate::server::Inner;
+use crate::registry::Registry;
 use crate::webhook::{Call, Target};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Objects as the webhook converts them, in their order.
 pub async fn convert(
-    server: &Inner,
+    registry: &Registry,
     definition: &Definition,
     objects: Vec<Value>,
     wanted: &str,
@@ -36,7 +36,7 @@ pub async fn convert(
     });
     let body = serde_json::to_vec(&review).map_err(StatusError::internal)?;
     let call = Call::new(body.into(), TIMEOUT);
-    let answer = server.webhooks.post(server, &target, &call).await.map_err(|e| failed(e.to_string()))?;
+    let answer = registry.webhooks.post(registry, &target, &call).await.map_err(|e| failed(e.to_string()))?;
     let answer: Value = serde_json::from_slice(&answer).map_err(|e| failed(e.to_string()))?;
     let converted = accepted(answer, version, &uid).map_err(failed)?;
     if converted.len() != objects.len() {

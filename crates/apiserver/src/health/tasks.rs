@@ -5,13 +5,12 @@ use std::sync::PoisonError;
 
 use knarr_client::supervisor::{Health, Name};
 
-use super::{Check, Endpoint, check};
-use crate::server::Inner;
+use super::{Check, Endpoint, Health as All, check};
 
-pub fn checks(server: &Inner, endpoint: Endpoint) -> Vec<Check> {
-    let others = server.other_supervisors.lock().unwrap_or_else(PoisonError::into_inner);
+pub fn checks(all: &All, endpoint: Endpoint) -> Vec<Check> {
+    let others = all.others.lock().unwrap_or_else(PoisonError::into_inner);
     let others = others.iter().flat_map(knarr_client::Supervisor::health).collect();
-    decide(server.supervisor.health(), others, endpoint)
+    decide(all.supervisor.health(), others, endpoint)
 }
 
 /// In the order of the names. A name that the server has in common with others is shown once.

@@ -7,9 +7,9 @@ use knarr_apimachinery::status::StatusError;
 use knarr_storage::RangeRequest;
 use serde_json::Value;
 
+use crate::registry::Registry;
 use crate::registry::metadata;
 use crate::registry::store::status_of;
-use crate::server::Inner;
 
 /// The name of the ServiceCIDR that the server makes itself.
 pub const DEFAULT: &str = "kubernetes";
@@ -65,13 +65,13 @@ fn open(cidr: &Value) -> Vec<Range> {
 }
 
 /// The ranges as they are in the store, the default one first.
-pub async fn ready(server: &Inner) -> Result<Vec<Range>, StatusError> {
-    let Some(served) = server.table.find(GROUP, "v1", "servicecidrs") else {
-        let (network, length) = server.config.service_cidr;
+pub async fn ready(registry: &Registry) -> Result<Vec<Range>, StatusError> {
+    let Some(served) = registry.table.find(GROUP, "v1", "servicecidrs") else {
+        let (network, length) = registry.settings.service_cidr;
         return Ok(vec![Range::new(network, length)]);
     };
     let request = RangeRequest::prefix(served.prefix(None)).without_count();
-    let all = server.store.range(request).await.map_err(|e| status_of(&e))?;
+    let all = registry.store.range(request).await.map_err(|e| status_of(&e))?;
     let mut cidrs: Vec<Value> =
         all.kvs.iter().filter_map(|kv| serde_json::from_slice(&kv.value).ok()).collect();
     cidrs.sort_by_key(|c| metadata::text(c, "name") != DEFAULT);

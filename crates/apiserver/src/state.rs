@@ -1,0 +1,56 @@
+//! What all requests share: the parts that answer them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use knarr_apimachinery::clock::Clock;
+use knarr_apimachinery::zpages;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::admission::Chain as Admission;
+use crate::aggregator::Aggregator;
+use crate::audit::Auditor;
+use crate::authn::chain::Chain as Authentication;
+use crate::authz::Authorizer;
+use crate::config::Config;
+use crate::discovery::Discovery;
+use crate::flowcontrol::Fairness;
+use crate::health::Health;
+use crate::metrics::Metrics;
+use crate::proxy::Proxy;
+use crate::registry::Registry;
+use crate::reload::Reloaded;
+use crate::resource_metrics::ResourceMetrics;
+use crate::tls::Tls;
+
+/// Metrics in the text format of Prometheus.
+pub type MetricsSource = Box<dyn Fn() -> String + Send + Sync>;
+
+/// What a request may need on its way, each part in order of that way.
+pub struct State {
+    pub config: Config,
+    pub clock: Arc<dyn Clock>,
+    pub metrics: Arc<Metrics>,
+    /// What other components of the process have counted, by their name.
+    pub other_metrics: Mutex<BTreeMap<&'static str, MetricsSource>>,
+    pub tls: Reloaded<Tls>,
+    pub authentication: Authentication,
+    pub audit: Arc<Auditor>,
+    /// Whose turn it is; `None`: by the plain limits.
+    pub fairness: Option<Arc<Fairness>>,
+    /// Reading and writing requests under way, without priority and fairness.
+    pub inflight: (Arc<Semaphore>, Arc<Semaphore>),
+    pub authorizer: Arc<Authorizer>,
+    pub admission: Arc<Admission>,
+    pub registry: Arc<Registry>,
+    pub proxy: Arc<Proxy>,
+    pub aggregator: Arc<Aggregator>,
+    pub discovery: Discovery,
+    pub resource_metrics: ResourceMetrics,
+    pub health: Health,
+    /// What `/flagz` and `/statusz` show.
+    pub zpages: zpages::Component,
+    /// Cancelled when the server stops.
+    pub stop: CancellationToken,
+}
