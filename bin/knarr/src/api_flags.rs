@@ -364,21 +364,21 @@ impl ApiArgs {
 
     fn service_accounts(&self, config: &mut Config) -> Result<()> {
         if let Some((first, further)) = self.service_account_issuer.split_first() {
-            config.service_account_issuer.clone_from(first);
-            config.service_account_further_issuers = further.to_vec();
+            config.service_accounts.issuer.clone_from(first);
+            config.service_accounts.further_issuers = further.to_vec();
         }
         if let Some(file) = &self.service_account_signing_key_file {
-            let own = std::mem::replace(&mut config.service_account_key_pem, read(file)?);
+            let own = std::mem::replace(&mut config.service_accounts.key_pem, read(file)?);
             // Tokens that were signed before stay valid.
-            config.service_account_public_keys_pem.push(own);
+            config.service_accounts.public_keys_pem.push(own);
         }
         for file in &self.service_account_key_file {
-            config.service_account_public_keys_pem.push(read(file)?);
+            config.service_accounts.public_keys_pem.push(read(file)?);
         }
-        config.service_account_jwks_uri.clone_from(&self.service_account_jwks_uri);
-        config.service_account_max_expiration = self.service_account_max_token_expiration;
-        config.service_account_extend_expiration = self.service_account_extend_token_expiration;
-        config.api_audiences.clone_from(&self.api_audiences);
+        config.service_accounts.jwks_uri.clone_from(&self.service_account_jwks_uri);
+        config.service_accounts.max_expiration = self.service_account_max_token_expiration;
+        config.service_accounts.extend_expiration = self.service_account_extend_token_expiration;
+        config.service_accounts.audiences.clone_from(&self.api_audiences);
         Ok(())
     }
 

@@ -91,9 +91,9 @@ pub async fn api_server(
     config.serving = keypair(serving);
     config.serving_files = Some(pki.files(SERVING));
     config.client_ca_pem = pki.ca_pem().to_owned();
-    config.service_account_key_pem = pki.service_account_key()?;
-    config.service_account_public_keys_pem = authorities::further_token_keys(pki.folder())?;
-    config.service_account_issuer = format!("https://kubernetes.default.svc.{}", options.cluster_domain);
+    config.service_accounts.key_pem = pki.service_account_key()?;
+    config.service_accounts.public_keys_pem = authorities::further_token_keys(pki.folder())?;
+    config.service_accounts.issuer = format!("https://kubernetes.default.svc.{}", options.cluster_domain);
     config.kubelet_client = Some(keypair(kubelet_client));
     config.kubelet_client_files = Some(pki.files(KUBELET_CLIENT));
     config.kubelet_ca_pem = pki.kubelet_trust()?;

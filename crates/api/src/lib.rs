@@ -10,6 +10,7 @@ pub mod defaults;
 pub mod descriptions;
 pub mod diff;
 pub mod dropped;
+pub mod features;
 pub mod gates;
 pub mod header;
 pub mod intern;

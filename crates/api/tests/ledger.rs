@@ -24,7 +24,7 @@ const OPTIONS: &[&str] = &[
 ];
 
 /// What warns about fields.
-const WARNINGS: &str = "crates/apiserver/src/registry/unsupported.rs";
+const WARNINGS: &str = "crates/registry/src/unsupported.rs";
 
 /// One line of a table: `PodSpec.volumes acted FILE …`. A field below a dropped one: `dropped FILE with PARENT`.
 struct Row {

@@ -11,14 +11,14 @@ use knarr_apimachinery::clock::Clock;
 use knarr_serving::Limits;
 use knarr_storage::Store;
 
-use crate::admission::AdmissionConfig;
 use crate::audit::options::Audit;
-use crate::authn::options::Authentication;
-use crate::authz::options::Authorization;
-use crate::encryption::Encryption;
-use crate::features::Features;
-use crate::http::keypair::Keypair;
 use crate::local_api::LocalApi;
+use knarr_admission::AdmissionConfig;
+use knarr_api::features::Features;
+use knarr_auth::authn::options::{Authentication, ServiceAccounts};
+use knarr_auth::authz::options::Authorization;
+use knarr_registry::encryption::Encryption;
+use knarr_wire::keypair::Keypair;
 
 /// What `/version` says.
 #[derive(Debug, Clone)]
@@ -62,21 +62,8 @@ pub struct Config {
     pub authentication: Authentication,
     /// Who may do what.
     pub authorization: Authorization,
-    /// PKCS#8 PEM of the key that signs service-account tokens: ECDSA P-256 or RSA; empty: no tokens.
-    pub service_account_key_pem: String,
-    /// PEM of further public keys that tokens may be signed with.
-    pub service_account_public_keys_pem: Vec<String>,
-    pub service_account_issuer: String,
-    /// Issuers whose tokens are accepted as well: former names of this one.
-    pub service_account_further_issuers: Vec<String>,
-    /// `--service-account-jwks-uri`; empty: below the advertised address.
-    pub service_account_jwks_uri: String,
-    /// Tokens that kubelets rotate live for a year, for clients that read them once.
-    pub service_account_extend_expiration: bool,
-    /// Longer lives of tokens are cut to this.
-    pub service_account_max_expiration: Option<Duration>,
-    /// Audiences that tokens must name one of; empty: the issuer.
-    pub api_audiences: Vec<String>,
+    /// Tokens of service accounts.
+    pub service_accounts: ServiceAccounts,
     /// The client certificate with which the API server calls kubelets; `None`: no log, exec, attach, port-forward.
     pub kubelet_client: Option<Keypair>,
     /// The same from files (chain, key), read again when they change; in place of `kubelet_client`.
@@ -138,14 +125,7 @@ impl Config {
             client_ca_file: None,
             authentication: Authentication::default(),
             authorization: Authorization::default(),
-            service_account_key_pem: String::new(),
-            service_account_public_keys_pem: Vec::new(),
-            service_account_issuer: "https://kubernetes.default.svc.cluster.local".into(),
-            service_account_further_issuers: Vec::new(),
-            service_account_jwks_uri: String::new(),
-            service_account_extend_expiration: true,
-            service_account_max_expiration: None,
-            api_audiences: Vec::new(),
+            service_accounts: ServiceAccounts::default(),
             kubelet_client: None,
             kubelet_client_files: None,
             kubelet_ca_pem: String::new(),

@@ -13,18 +13,18 @@ use knarr_client::transport::{List, ListOptions, Transport, WatchEvent, WatchStr
 use knarr_client::{Client, Error, Result, wire};
 
 use crate::aggregator;
-use crate::authn::{MASTERS, UserInfo};
-use crate::authz::Attributes;
-use crate::cache::Kind;
-use crate::http::body::{Body, ByteStream};
-use crate::http::query::Query;
-use crate::http::request_info::RequestInfo;
 use crate::pipeline;
-use crate::registry::list;
-use crate::registry::options::ListParams;
-use crate::registry::served::Served;
-use crate::registry::watch::{self, Frame};
 use crate::state::State;
+use knarr_auth::authn::{MASTERS, UserInfo};
+use knarr_auth::authz::Attributes;
+use knarr_registry::cache::Kind;
+use knarr_registry::list;
+use knarr_registry::options::ListParams;
+use knarr_registry::served::Served;
+use knarr_registry::watch::{self, Frame};
+use knarr_wire::body::{Body, ByteStream};
+use knarr_wire::query::Query;
+use knarr_wire::request_info::RequestInfo;
 
 /// The longest answer of a server behind this one that is read whole.
 const MAX_PROXIED: usize = 256 << 20;

@@ -11,12 +11,12 @@ use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use tokio::net::TcpListener;
 
-use crate::authn::x509::Certificate;
-use crate::http::body::Body;
-use crate::metrics::Metric;
 use crate::pipeline;
 use crate::state::State;
 use crate::tls::Tls;
+use knarr_auth::authn::x509::Certificate;
+use knarr_wire::body::Body;
+use knarr_wire::metrics::Metric;
 
 /// The other end of a connection.
 pub struct Peer {

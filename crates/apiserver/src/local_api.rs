@@ -11,9 +11,9 @@ use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use crate::authz::{Attributes, Authorizer};
-use crate::http::output::Answer;
-use crate::http::request::Request;
+use knarr_auth::authz::{Attributes, Authorizer};
+use knarr_wire::output::Answer;
+use knarr_wire::request::Request;
 
 /// One group version.
 #[async_trait]

@@ -14,39 +14,39 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admission::{Chain as Admission, ChainError, ConfigurationError, read_configuration};
 use crate::aggregator::{self, Aggregator};
 use crate::audit::Auditor;
-use crate::authn::UserInfo;
-use crate::authn::chain::Chain as Authentication;
-use crate::authn::service_account::Tokens;
-use crate::authz::node::NodeAuthorizer;
-use crate::authz::rbac::{Rbac, Sources};
-use crate::authz::{self, Authorizer};
 use crate::bootstrap;
-use crate::cache::{Caches, LoadError};
 use crate::cluster_ips;
 use crate::config::Config;
-use crate::custom_resources::{self, CustomResources};
 use crate::discovery::Discovery;
-use crate::encryption::{EncryptedStore, EncryptionConfig, KeyServices};
 use crate::flowcontrol::{self, Fairness};
 use crate::health::{Health, LogCheck, Pace};
-use crate::http::keypair::ConfigError;
 use crate::in_process::{InProcess, own_client};
 use crate::listener;
-use crate::metrics::{MeteredStore, Metric, Metrics};
 use crate::proxy::{Dialer, Kubelets, Proxy};
-use crate::registry::event_leases::{self, EventLeases};
-use crate::registry::served::{storage_name, stored_form};
-use crate::registry::table::LiveTable;
-use crate::registry::{self, Registry, Settings};
-use crate::reload::Reloaded;
 use crate::resource_metrics::ResourceMetrics;
 use crate::state::State;
 use crate::steps::{Step, Steps};
 use crate::tls;
-use crate::webhook::Webhooks;
+use knarr_admission::{Chain as Admission, ChainError, ConfigurationError, read_configuration};
+use knarr_auth::authn::UserInfo;
+use knarr_auth::authn::chain::Chain as Authentication;
+use knarr_auth::authn::service_account::Tokens;
+use knarr_auth::authz::node::NodeAuthorizer;
+use knarr_auth::authz::rbac::{Rbac, Sources};
+use knarr_auth::authz::{self, Authorizer};
+use knarr_outgoing::webhook::Webhooks;
+use knarr_registry::cache::{Caches, LoadError};
+use knarr_registry::custom_resources::{self, CustomResources};
+use knarr_registry::encryption::{EncryptedStore, EncryptionConfig, KeyServices};
+use knarr_registry::event_leases::{self, EventLeases};
+use knarr_registry::served::{storage_name, stored_form};
+use knarr_registry::table::LiveTable;
+use knarr_registry::{MeteredStore, Registry, Settings};
+use knarr_reload::Reloaded;
+use knarr_wire::keypair::ConfigError;
+use knarr_wire::metrics::{Metric, Metrics};
 
 /// History is kept for between one and two of these.
 const COMPACT_EVERY: Duration = Duration::from_secs(300);
@@ -89,7 +89,9 @@ impl ApiServer {
         let stop = CancellationToken::new();
         let metrics = Arc::new(Metrics::default());
         config.features.notes().iter().for_each(|note| tracing::warn!("{note}"));
-        config.features.show(&metrics);
+        for (name, stage, on) in config.features.all() {
+            metrics.set(Metric::FeatureEnabled, &[name, stage], f64::from(u8::from(on)));
+        }
         gates::GENERIC_WORKLOAD.set(config.features.is_on("GenericWorkload"));
         gates::COORDINATED_LEADER_ELECTION.set(config.features.is_on("CoordinatedLeaderElection"));
         gates::STORAGE_VERSION_API.set(config.features.is_on("StorageVersionAPI"));
@@ -134,8 +136,8 @@ impl ApiServer {
             compacted: AtomicU64::new(0),
             events: EventLeases::default(),
             webhooks: Webhooks::new(Arc::clone(&clock)),
-            admission: Arc::clone(&admission) as Arc<dyn registry::Admission>,
-            permissions: Arc::clone(&authorizer) as Arc<dyn registry::Permissions>,
+            admission: Arc::clone(&admission) as Arc<dyn knarr_registry::Admission>,
+            permissions: Arc::clone(&authorizer) as Arc<dyn knarr_registry::Permissions>,
             stop: stop.clone(),
         });
         let (metered, ticking) = (Arc::clone(&metrics), Arc::clone(&clock));
@@ -156,7 +158,10 @@ impl ApiServer {
         )?);
         let inner = Arc::new(State {
             tls: tls::open(&config)?,
-            authentication: Authentication::new(&config.authentication, Tokens::new(&config)?)?,
+            authentication: Authentication::new(
+                &config.authentication,
+                Tokens::new(&config.service_accounts)?,
+            )?,
             discovery: Discovery::new(&config, Arc::clone(&aggregator), Arc::clone(&metrics)),
             resource_metrics: ResourceMetrics::new(Arc::clone(&registry), Arc::clone(&proxy)),
             other_metrics: Mutex::default(),

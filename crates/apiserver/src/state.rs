@@ -8,21 +8,21 @@ use knarr_apimachinery::zpages;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::admission::Chain as Admission;
 use crate::aggregator::Aggregator;
 use crate::audit::Auditor;
-use crate::authn::chain::Chain as Authentication;
-use crate::authz::Authorizer;
 use crate::config::Config;
 use crate::discovery::Discovery;
 use crate::flowcontrol::Fairness;
 use crate::health::Health;
-use crate::metrics::Metrics;
 use crate::proxy::Proxy;
-use crate::registry::Registry;
-use crate::reload::Reloaded;
 use crate::resource_metrics::ResourceMetrics;
 use crate::tls::Tls;
+use knarr_admission::Chain as Admission;
+use knarr_auth::authn::chain::Chain as Authentication;
+use knarr_auth::authz::Authorizer;
+use knarr_registry::Registry;
+use knarr_reload::Reloaded;
+use knarr_wire::metrics::Metrics;
 
 /// Metrics in the text format of Prometheus.
 pub type MetricsSource = Box<dyn Fn() -> String + Send + Sync>;

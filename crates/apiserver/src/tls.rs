@@ -7,11 +7,11 @@ use knarr_tls::Roots;
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 
-use crate::authn::x509::Certificate;
-use crate::authn::x509::Verifier;
 use crate::config::Config;
-use crate::http::keypair::{ConfigError, Keypair, certificates, keypair};
-use crate::reload::{self, Reloaded};
+use knarr_auth::authn::x509::Certificate;
+use knarr_auth::authn::x509::Verifier;
+use knarr_reload::Reloaded;
+use knarr_wire::keypair::{ConfigError, Keypair, certificates, keypair};
 
 /// A pool of authorities.
 fn roots(pem: &str, what: &'static str) -> Result<Roots, ConfigError> {
@@ -56,7 +56,7 @@ pub fn open(config: &Config) -> Result<Reloaded<Tls>, ConfigError> {
             if files.is_empty() {
                 return Ok(given.to_owned());
             }
-            Ok(reload::text(texts.next().map(Vec::as_slice).unwrap_or_default())?.to_owned())
+            Ok(knarr_reload::text(texts.next().map(Vec::as_slice).unwrap_or_default())?.to_owned())
         };
         let pair = Keypair {
             certificate_pem: next(&serving, &given.serving.certificate_pem)?,

@@ -44,7 +44,7 @@ async fn world() -> World {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let store = Arc::new(Embedded::memory(knarr_storage::Options::default()));
     let mut config = Config::new(store, Arc::clone(&clock), knarr_api::resources::all().to_vec());
-    config.service_account_key_pem = rcgen::KeyPair::generate().unwrap().serialize_pem();
+    config.service_accounts.key_pem = rcgen::KeyPair::generate().unwrap().serialize_pem();
     config.advertise = "10.0.0.1:6443".parse().unwrap();
     let server = ApiServer::new(config).await.unwrap();
     let api = FakeApi::new(Arc::clone(&clock), &[SHIPS]);

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::remote::{Failure, get, url};
 use super::{Aggregator, Remote, documents};
-use crate::metrics::Metric;
+use knarr_wire::metrics::Metric;
 
 /// How often a server is asked again, whether it answers or not; one that does not is asked sooner at first.
 const AGAIN: Duration = Duration::from_secs(30);

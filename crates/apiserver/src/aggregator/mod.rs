@@ -16,12 +16,12 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use serde_json::Value;
 
 use crate::config::Config;
-use crate::http::keypair::ConfigError;
 use crate::local_api::{self, LocalApi};
 use crate::proxy::Proxy;
-use crate::registry::Registry;
 use crate::resource_metrics;
 use crate::steps::Steps;
+use knarr_registry::Registry;
+use knarr_wire::keypair::ConfigError;
 
 pub use availability::run;
 pub use documents::{merge_discovery, merge_group, merge_groups, merge_openapi_index, merge_openapi_v2};

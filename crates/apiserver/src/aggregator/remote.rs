@@ -16,11 +16,11 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::Aggregator;
 use super::resolve::{Missing, Reference, resolve};
-use crate::authn::UserInfo;
 use crate::config::Config;
-use crate::http::keypair::{self, ConfigError};
 use crate::proxy::Backend;
-use crate::reload::Reloaded;
+use knarr_auth::authn::UserInfo;
+use knarr_reload::Reloaded;
+use knarr_wire::keypair::{self, ConfigError};
 
 /// Documents longer than this are not taken from other servers.
 const MAX_DOCUMENT: usize = 32 * 1024 * 1024;

@@ -8,10 +8,10 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use super::Aggregator;
 use super::availability::is_available_in;
 use super::remote::{backend, set_user, user_headers};
-use crate::http::output::Answer;
-use crate::http::query::decode_bytes;
-use crate::http::request::Request;
 use crate::proxy::{self, Location};
+use knarr_wire::output::Answer;
+use knarr_wire::query::decode_bytes;
+use knarr_wire::request::Request;
 
 /// The APIService whose server answers requests for this path, if it is not this one.
 pub fn service_of(aggregator: &Aggregator, path: &str) -> Option<Arc<APIService>> {

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::policy::{Level, Stage, Wanted};
-use crate::authn::UserInfo;
-use crate::http::request_info::RequestInfo;
+use knarr_auth::authn::UserInfo;
+use knarr_wire::request_info::RequestInfo;
 
 /// What is known of a request, more as it goes on.
 #[derive(Debug, Clone)]
@@ -144,8 +144,8 @@ fn without_managed_fields(mut object: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::query::Query;
     use http::Method;
+    use knarr_wire::query::Query;
 
     #[test]
     fn events_show_what_their_level_allows() {

@@ -20,11 +20,11 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub use crate::http::annotations::{Annotations, collect};
-use crate::http::keypair::ConfigError;
-use crate::metrics::{Metric, Metrics};
-use crate::reload::Reloaded;
 use batch::Bucket;
+use knarr_reload::Reloaded;
+pub use knarr_wire::annotations::{Annotations, collect};
+use knarr_wire::keypair::ConfigError;
+use knarr_wire::metrics::{Metric, Metrics};
 use log::Log;
 use options::{Audit, Batch, Truncate};
 use policy::Policy;

@@ -2,9 +2,8 @@
 
 use serde::Deserialize;
 
-use crate::authn::UserInfo;
-use crate::http::request_info::RequestInfo;
-use crate::reload;
+use knarr_auth::authn::UserInfo;
+use knarr_wire::request_info::RequestInfo;
 
 /// How much is noted, least first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
@@ -110,7 +109,7 @@ pub struct Wanted {
 impl Policy {
     /// From YAML or JSON.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let policy: Self = serde_saphyr::from_str(reload::text(bytes)?)
+        let policy: Self = serde_saphyr::from_str(knarr_reload::text(bytes)?)
             .map_err(|e| format!("failed decoding audit policy: {e}"))?;
         if policy.kind != "Policy" || policy.api_version != "audit.k8s.io/v1" {
             return Err(format!(
@@ -223,8 +222,8 @@ fn url_matches(wanted: &str, path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::query::Query;
     use http::Method;
+    use knarr_wire::query::Query;
 
     const POLICY: &str = r#"
 apiVersion: audit.k8s.io/v1

@@ -10,9 +10,9 @@ use serde_json::Value;
 use super::event::Record;
 use super::policy::{Level, Stage, Wanted};
 use super::{Annotations, Auditor};
-use crate::authn::UserInfo;
-use crate::http::request_info::RequestInfo;
-use crate::metrics::Metric;
+use knarr_auth::authn::UserInfo;
+use knarr_wire::metrics::Metric;
+use knarr_wire::request_info::RequestInfo;
 
 /// Longer user agents are cut, as upstream cuts them.
 const MAX_AGENT: usize = 1024;

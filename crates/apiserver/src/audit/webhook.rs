@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use super::batch::{self, Bucket};
 use super::options::{Batch, WebhookOptions};
 use super::truncate;
-use crate::metrics::{Metric, Metrics};
-use crate::outbound::Outbound;
+use knarr_outgoing::endpoint::Outbound;
+use knarr_wire::metrics::{Metric, Metrics};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// A batch that was refused this often is lost.

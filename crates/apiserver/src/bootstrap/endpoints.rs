@@ -14,10 +14,10 @@ use knarr_storage::{Error, LeaseId, Precondition, RangeRequest};
 use tokio::sync::Mutex;
 
 use super::kubernetes_service;
-use crate::http::request::Request;
-use crate::registry::storage_limits::MASTER_LEASES;
-use crate::registry::store::status_of;
 use crate::state::State;
+use knarr_registry::storage_limits::MASTER_LEASES;
+use knarr_registry::store::status_of;
+use knarr_wire::request::Request;
 
 const TTL: Duration = Duration::from_secs(15);
 const EVERY: Duration = Duration::from_secs(10);

@@ -6,13 +6,13 @@ use serde_json::Value;
 
 use super::{AT_ONCE, served};
 use crate::flowcontrol::defaults::{self, AUTOUPDATE};
-use crate::http::request::Request;
-use crate::registry::managed::Change;
-use crate::registry::options::WriteParams;
-use crate::registry::own::ensure;
-use crate::registry::update::{Target, modify};
-use crate::registry::{metadata, store};
 use crate::state::State;
+use knarr_registry::managed::Change;
+use knarr_registry::options::WriteParams;
+use knarr_registry::own::ensure;
+use knarr_registry::update::{Target, modify};
+use knarr_registry::{metadata, store};
+use knarr_wire::request::Request;
 
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 

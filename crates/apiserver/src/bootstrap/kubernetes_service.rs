@@ -7,12 +7,12 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::served;
-use crate::http::request::Request;
-use crate::registry::managed::Change;
-use crate::registry::options::WriteParams;
-use crate::registry::own::ensure;
-use crate::registry::update::{Target, modify};
 use crate::state::State;
+use knarr_registry::managed::Change;
+use knarr_registry::options::WriteParams;
+use knarr_registry::own::ensure;
+use knarr_registry::update::{Target, modify};
+use knarr_wire::request::Request;
 
 const TARGET: Target<'_> = Target { namespace: "default", name: "kubernetes", subresource: None };
 

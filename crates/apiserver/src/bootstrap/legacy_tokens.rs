@@ -5,9 +5,9 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::served;
-use crate::http::request::Request;
-use crate::registry::own::ensure;
 use crate::state::State;
+use knarr_registry::own::ensure;
+use knarr_wire::request::Request;
 
 pub async fn reconcile(server: &State, request: &Request) -> Result<(), StatusError> {
     let Some(config_maps) = served(server, "", "configmaps") else { return Ok(()) };

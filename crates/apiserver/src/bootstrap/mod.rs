@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 
 use crate::aggregator;
 use crate::cluster_ips;
-use crate::http::request::Request;
-use crate::registry::own::ensure;
-use crate::registry::served::Served;
 use crate::state::State;
+use knarr_registry::own::ensure;
+use knarr_registry::served::Served;
+use knarr_wire::request::Request;
 
 /// Writes at a time: they share the store's fsyncs.
 const AT_ONCE: usize = 32;

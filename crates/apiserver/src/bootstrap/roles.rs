@@ -7,15 +7,15 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::{AT_ONCE, served};
-use crate::authz::policy::{self, Default};
-use crate::authz::rules;
-use crate::http::request::Request;
-use crate::registry::managed::Change;
-use crate::registry::options::WriteParams;
-use crate::registry::own::ensure;
-use crate::registry::update::{Target, modify};
-use crate::registry::{metadata, store};
 use crate::state::State;
+use knarr_auth::authz::policy::{self, Default};
+use knarr_auth::authz::rules;
+use knarr_registry::managed::Change;
+use knarr_registry::options::WriteParams;
+use knarr_registry::own::ensure;
+use knarr_registry::update::{Target, modify};
+use knarr_registry::{metadata, store};
+use knarr_wire::request::Request;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
@@ -119,7 +119,7 @@ mod tests {
     }
     #[test]
     fn former_rights_are_withdrawn() {
-        let default = policy::defaults(&crate::features::Features::default())
+        let default = policy::defaults(&knarr_api::features::Features::default())
             .into_iter()
             .map(|d| d.object)
             .find(|o| o["kind"] == "ClusterRole" && o["metadata"]["name"] == "knarr:local-path-provisioner")

@@ -4,14 +4,14 @@ use k8s_openapi::api::networking::v1::ServiceCIDR;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use crate::http::request::Request;
-use crate::registry::Registry;
-use crate::registry::allocators::ranges::{DEFAULT, Range};
-use crate::registry::managed::Change;
-use crate::registry::metadata;
-use crate::registry::options::WriteParams;
-use crate::registry::own::ensure;
-use crate::registry::update::{Target, modify};
+use knarr_registry::Registry;
+use knarr_registry::allocators::ranges::{DEFAULT, Range};
+use knarr_registry::managed::Change;
+use knarr_registry::metadata;
+use knarr_registry::options::WriteParams;
+use knarr_registry::own::ensure;
+use knarr_registry::update::{Target, modify};
+use knarr_wire::request::Request;
 
 const MANAGER: &str = "kubernetes-service-cidr-controller";
 const MESSAGE: &str = "Kubernetes default Service CIDR is ready";

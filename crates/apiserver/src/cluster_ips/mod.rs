@@ -15,11 +15,11 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Client, Event, Informers, Lister, Result};
 use tokio_util::sync::CancellationToken;
 
-use crate::registry::Registry;
-use crate::registry::allocators::addresses;
-use crate::registry::allocators::ranges::{DEFAULT, Range};
 use crate::steps::Steps;
 pub use default_cidr::reconcile as ensure_default;
+use knarr_registry::Registry;
+use knarr_registry::allocators::addresses;
+use knarr_registry::allocators::ranges::{DEFAULT, Range};
 use repair::Mend;
 
 /// Addresses and Services change in one transaction, yet reach two informers one after the other.

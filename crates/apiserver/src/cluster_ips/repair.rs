@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use knarr_api::kind::Kind;
 
-use crate::registry::allocators::addresses::{ALLOCATOR, FAMILY, MANAGED_BY};
-use crate::registry::allocators::ranges::Range;
+use knarr_registry::allocators::addresses::{ALLOCATOR, FAMILY, MANAGED_BY};
+use knarr_registry::allocators::ranges::Range;
 
 /// How long an address may stand before its Service: a request under way ends within this time.
 const GRACE_SECONDS: i64 = 60;
@@ -144,7 +144,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::registry::allocators::addresses;
+    use knarr_registry::allocators::addresses;
 
     fn of<T: serde::de::DeserializeOwned>(value: Value) -> T {
         serde_json::from_value(value).unwrap()

@@ -4,7 +4,7 @@ use knarr_api::resource_ref::ResourceRef;
 use serde_json::{Value, json};
 
 use super::legacy::group_versions;
-use crate::registry::table::Table;
+use knarr_registry::table::Table;
 
 /// `APIGroupDiscoveryList` of the core group, or of all others.
 pub fn list(table: &Table, core: bool) -> Value {

@@ -8,7 +8,7 @@ use knarr_api::resource_ref::ResourceRef;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::registry::table::Table;
+use knarr_registry::table::Table;
 
 /// `/api`.
 pub fn versions(advertise: SocketAddr) -> Value {

@@ -18,12 +18,12 @@ use serde_json::{Value, json};
 
 use crate::aggregator::{self, Aggregator};
 use crate::config::Config;
-use crate::http::body::Body;
-use crate::http::negotiate::Format;
-use crate::http::output::{Answer, raw, to_json};
-use crate::http::request::Request;
-use crate::metrics::{Metric, Metrics};
-use crate::registry::table::Table;
+use knarr_registry::table::Table;
+use knarr_wire::body::Body;
+use knarr_wire::metrics::{Metric, Metrics};
+use knarr_wire::negotiate::Format;
+use knarr_wire::output::{Answer, raw, to_json};
+use knarr_wire::request::Request;
 
 /// What discovery answers, made once for each state of the table of resources.
 pub struct Discovery {

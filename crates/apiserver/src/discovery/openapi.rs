@@ -9,9 +9,9 @@ use knarr_apimachinery::schema::openapi::{self, Resource, Subresource, group_ver
 use serde_json::Value;
 
 use super::{Document, custom_openapi};
-use crate::http::output::Answer;
-use crate::http::request::Request;
-use crate::registry::table::Table;
+use knarr_registry::table::Table;
+use knarr_wire::output::Answer;
+use knarr_wire::request::Request;
 
 type ByPath = BTreeMap<String, Arc<Document>>;
 

@@ -15,10 +15,10 @@ use knarr_apimachinery::schema::openapi::{gnostic, hash, v2};
 
 use super::Discovery;
 use crate::aggregator;
-use crate::http::body::Body;
-use crate::http::output::{Answer, raw, to_json};
-use crate::http::request::Request;
-use crate::registry::table::Table;
+use knarr_registry::table::Table;
+use knarr_wire::body::Body;
+use knarr_wire::output::{Answer, raw, to_json};
+use knarr_wire::request::Request;
 
 /// Older and newer name of the same form.
 const PROTOBUF: [&str; 2] = [

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::queue_set::Work;
-use crate::http::query::Query;
-use crate::http::request_info::RequestInfo;
+use knarr_wire::query::Query;
+use knarr_wire::request_info::RequestInfo;
 
 const LIST_SEATS: u64 = 100;
 const WRITE_SEATS: u64 = 10;

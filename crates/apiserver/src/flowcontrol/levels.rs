@@ -12,8 +12,8 @@ use super::allocation::{Wish, allocate};
 use super::demand::{Demand, Integrator};
 use super::queue_set::{QueueSet, Queuing};
 use super::{defaults, matching, shuffle};
-use crate::authn::UserInfo;
-use crate::http::request_info::RequestInfo;
+use knarr_auth::authn::UserInfo;
+use knarr_wire::request_info::RequestInfo;
 
 /// One request may take this part of a priority level's seats.
 const MAX_SEATS_PART: f64 = 0.15;

@@ -4,8 +4,8 @@ use k8s_openapi::api::flowcontrol::v1::{
     FlowSchemaSpec, NonResourcePolicyRule, PolicyRulesWithSubjects, ResourcePolicyRule, Subject,
 };
 
-use crate::authn::UserInfo;
-use crate::http::request_info::RequestInfo;
+use knarr_auth::authn::UserInfo;
+use knarr_wire::request_info::RequestInfo;
 
 pub fn matches(spec: &FlowSchemaSpec, user: &UserInfo, info: &RequestInfo) -> bool {
     spec.rules.iter().flatten().any(|rule| rule_matches(rule, user, info))
@@ -75,8 +75,8 @@ fn path_matches(rule: &NonResourcePolicyRule, info: &RequestInfo) -> bool {
 mod tests {
     use super::*;
     use crate::flowcontrol::defaults;
-    use crate::http::query::Query;
     use http::Method;
+    use knarr_wire::query::Query;
 
     fn schema_of(user: &UserInfo, method: Method, uri: &str) -> String {
         let (path, query) = uri.split_once('?').unwrap_or((uri, ""));

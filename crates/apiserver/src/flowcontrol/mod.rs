@@ -23,11 +23,11 @@ use knarr_apimachinery::clock::Clock;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::authn::UserInfo;
-use crate::cache::{Cache, Caches};
-use crate::http::request_info::RequestInfo;
-use crate::metrics::{Metric, Metrics};
 use estimate::Known;
+use knarr_auth::authn::UserInfo;
+use knarr_registry::cache::{Cache, Caches};
+use knarr_wire::metrics::{Metric, Metrics};
+use knarr_wire::request_info::RequestInfo;
 use levels::{Dangling, Levels};
 use queue_set::{Id, Started, Work};
 pub use seat::Seat;
@@ -163,7 +163,7 @@ impl Fairness {
         self: &Arc<Self>,
         user: &UserInfo,
         info: &RequestInfo,
-        query: &crate::http::query::Query,
+        query: &knarr_wire::query::Query,
         known: Option<Known>,
     ) -> Result<Seat, Refused> {
         let (mut seat, turn) = self.start(user, info, query, known)?;
@@ -194,7 +194,7 @@ impl Fairness {
         self: &Arc<Self>,
         user: &UserInfo,
         info: &RequestInfo,
-        query: &crate::http::query::Query,
+        query: &knarr_wire::query::Query,
         known: Option<Known>,
     ) -> Result<(Seat, Option<oneshot::Receiver<()>>), Refused> {
         let now = self.clock.monotonic();

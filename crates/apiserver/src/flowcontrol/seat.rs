@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::queue_set::{Id, Work};
 use super::{Classified, Fairness};
-use crate::metrics::Metric;
+use knarr_wire::metrics::Metric;
 
 pub struct Seat {
     fairness: Arc<Fairness>,

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use super::levels::Dangling;
 use super::{Fairness, SCHEMAS};
-use crate::http::request::Request;
-use crate::registry::Registry;
-use crate::registry::managed::{self, Change};
-use crate::registry::metadata;
-use crate::registry::options::WriteParams;
-use crate::registry::update::{Target, modify};
+use knarr_registry::Registry;
+use knarr_registry::managed::{self, Change};
+use knarr_registry::metadata;
+use knarr_registry::options::WriteParams;
+use knarr_registry::update::{Target, modify};
+use knarr_wire::request::Request;
 
 /// Writes conditions as the configuration changes, until the server stops.
 pub async fn maintain_status(registry: Arc<Registry>, fairness: Arc<Fairness>) {

@@ -9,7 +9,7 @@ use knarr_storage::{Embedded, Options};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::http::query::Query;
+use knarr_wire::query::Query;
 
 async fn fairness(seats: u64, patience: Duration) -> Arc<Fairness> {
     let (store, clock) = (Arc::new(Embedded::memory(Options::default())), Arc::new(SystemClock));

@@ -6,15 +6,15 @@ use knarr_apimachinery::names;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use crate::authn::UserInfo;
-use crate::authz::{Attributes, Decision, node};
-use crate::http::output::Answer;
-use crate::http::request::Request;
-use crate::registry::options::WriteParams;
-use crate::registry::served::Served;
-use crate::registry::subresources::body_of;
-use crate::registry::{managed, metadata};
 use crate::state::State;
+use knarr_auth::authn::UserInfo;
+use knarr_auth::authz::{Attributes, Decision, node};
+use knarr_registry::options::WriteParams;
+use knarr_registry::served::Served;
+use knarr_registry::subresources::body_of;
+use knarr_registry::{managed, metadata};
+use knarr_wire::output::Answer;
+use knarr_wire::request::Request;
 
 const GROUP: &str = "authorization.k8s.io";
 

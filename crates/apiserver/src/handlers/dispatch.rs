@@ -7,16 +7,16 @@ use knarr_apimachinery::names;
 use knarr_apimachinery::status::StatusError;
 
 use super::subresources;
-use crate::http::negotiate::{self, Format};
-use crate::http::output::Answer;
-use crate::http::request::Request;
 use crate::local_api;
-use crate::metrics::Metric;
-use crate::registry::options::{ListParams, Version, WriteParams};
-use crate::registry::served::Served;
-use crate::registry::{create, delete, list, patch, update, watch, watch_body};
 use crate::resource_metrics;
 use crate::state::State;
+use knarr_registry::options::{ListParams, Version, WriteParams};
+use knarr_registry::served::Served;
+use knarr_registry::{create, delete, list, patch, update, watch, watch_body};
+use knarr_wire::metrics::Metric;
+use knarr_wire::negotiate::{self, Format};
+use knarr_wire::output::Answer;
+use knarr_wire::request::Request;
 
 /// Answers an authorized request about a resource.
 pub async fn dispatch(server: &Arc<State>, request: &Request) -> Result<Answer, StatusError> {

@@ -12,15 +12,15 @@ use super::sample;
 use crate::aggregator;
 use crate::discovery::legacy;
 use crate::health;
-use crate::http::body::Body;
-use crate::http::negotiate;
-use crate::http::output::{self, Answer, raw, to_json};
-use crate::http::request::Request;
-use crate::http::routes::{self, Writes};
 use crate::local_api;
-use crate::registry::table::Table;
 use crate::resource_metrics;
 use crate::state::State;
+use knarr_registry::table::Table;
+use knarr_wire::body::Body;
+use knarr_wire::negotiate;
+use knarr_wire::output::{self, Answer, raw, to_json};
+use knarr_wire::request::Request;
+use knarr_wire::routes::{self, Writes};
 
 /// Whether the path is another one with a slash at its end: rules about paths are, and grant either alone. Web services
 /// upstream (`/api`, `/apis`, `/version`) take the slash.
@@ -195,7 +195,7 @@ fn paths(table: &Table) -> Vec<String> {
 
 /// The provider configuration of our service-account tokens.
 fn issuer(server: &State) -> Response<Body> {
-    let given = &server.config.service_account_jwks_uri;
+    let given = &server.config.service_accounts.jwks_uri;
     let jwks_uri = if given.is_empty() {
         format!("https://{}/openid/v1/jwks", server.config.advertise)
     } else {

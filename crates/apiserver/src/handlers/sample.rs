@@ -4,10 +4,10 @@ use std::net::Ipv4Addr;
 
 use knarr_storage::{NoSpace, RangeRequest};
 
-use crate::cache::RING_EVENTS;
-use crate::metrics::Metric;
-use crate::registry::Registry;
-use crate::registry::allocators::{ranges, service};
+use knarr_registry::Registry;
+use knarr_registry::allocators::{ranges, service};
+use knarr_registry::cache::RING_EVENTS;
+use knarr_wire::metrics::Metric;
 
 /// Reads the state of the process, the watch caches, the store and the allocators.
 pub async fn sample(registry: &Registry) {

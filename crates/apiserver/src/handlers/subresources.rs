@@ -6,12 +6,12 @@ use http::Method;
 use knarr_apimachinery::status::StatusError;
 
 use super::{access_review, token, token_review};
-use crate::http::output::Answer;
-use crate::http::request::Request;
 use crate::proxy;
-use crate::registry::served::Served;
-use crate::registry::subresources::{binding, component_status, eviction, part, scale};
 use crate::state::State;
+use knarr_registry::served::Served;
+use knarr_registry::subresources::{binding, component_status, eviction, part, scale};
+use knarr_wire::output::Answer;
+use knarr_wire::request::Request;
 
 /// A request for a subresource.
 pub async fn dispatch(

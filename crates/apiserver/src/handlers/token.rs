@@ -8,16 +8,16 @@ use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use crate::authn::service_account::{Grant, find};
-use crate::authz::node::node_name;
-use crate::http::output::Answer;
-use crate::http::request::Request;
-use crate::registry::attributes::{Attributes, Operation};
-use crate::registry::options::WriteParams;
-use crate::registry::served::Served;
-use crate::registry::subresources::body_of;
-use crate::registry::{metadata, store};
 use crate::state::State;
+use knarr_auth::authn::service_account::{Grant, find};
+use knarr_auth::authz::node::node_name;
+use knarr_registry::attributes::{Attributes, Operation};
+use knarr_registry::options::WriteParams;
+use knarr_registry::served::Served;
+use knarr_registry::subresources::body_of;
+use knarr_registry::{metadata, store};
+use knarr_wire::output::Answer;
+use knarr_wire::request::Request;
 
 const DEFAULT_SECONDS: i64 = 3600;
 const SHORTEST: i64 = 600;

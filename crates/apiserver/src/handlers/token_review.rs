@@ -3,13 +3,13 @@
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use crate::http::output::Answer;
-use crate::http::request::Request;
-use crate::registry::metadata;
-use crate::registry::options::WriteParams;
-use crate::registry::served::Served;
-use crate::registry::subresources::body_of;
 use crate::state::State;
+use knarr_registry::metadata;
+use knarr_registry::options::WriteParams;
+use knarr_registry::served::Served;
+use knarr_registry::subresources::body_of;
+use knarr_wire::output::Answer;
+use knarr_wire::request::Request;
 
 const GROUP: &str = "authentication.k8s.io";
 

@@ -26,12 +26,12 @@ pub use log_check::LogCheck;
 pub use pace::Pace;
 
 use crate::aggregator::{self, Aggregator};
-use crate::encryption::KeyServices;
-use crate::http::output::Answer;
-use crate::http::request::Request;
-use crate::metrics::Metric;
-use crate::registry::Registry;
 use crate::steps::{AUTOREGISTER, Steps};
+use knarr_registry::Registry;
+use knarr_registry::encryption::KeyServices;
+use knarr_wire::metrics::Metric;
+use knarr_wire::output::Answer;
+use knarr_wire::request::Request;
 
 /// A store that does not answer in this time is not healthy. Source: `--etcd-healthcheck-timeout`,
 /// `--etcd-readycheck-timeout`.

@@ -22,9 +22,9 @@ use tokio_rustls::client::TlsStream;
 use super::Backend;
 use super::node_identity::NodeIdentity;
 use crate::config::Config;
-use crate::dial::dial;
-use crate::http::keypair::{self, ConfigError, Keypair};
-use crate::reload::Reloaded;
+use knarr_outgoing::dial::dial;
+use knarr_reload::Reloaded;
+use knarr_wire::keypair::{self, ConfigError, Keypair};
 
 const WHAT: &str = "the kubelet client certificate";
 /// The limits of upstream's transport. Source: client-go, transport/cache.go.

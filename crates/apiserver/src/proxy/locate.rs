@@ -9,9 +9,9 @@ use knarr_apimachinery::status::StatusError;
 use knarr_client::transport::Query as Builder;
 
 use super::{Backend, Location, Proxy, addresses, rewrite};
-use crate::http::query::Query;
-use crate::http::request::Request;
-use crate::registry::store;
+use knarr_registry::store;
+use knarr_wire::query::Query;
+use knarr_wire::request::Request;
 
 /// `None` for the log of a pod that has no node yet: there is nothing to read.
 pub async fn locate(proxy: &Proxy, request: &Request) -> Result<Option<Location>, StatusError> {

@@ -10,7 +10,7 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{Message, Role};
 
-use crate::http::body::Body;
+use knarr_wire::body::Body;
 use tokio_util::sync::CancellationToken;
 
 const ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");

@@ -29,12 +29,12 @@ use knarr_serving::IdleMonitor;
 use rustls::ClientConfig;
 use serde_json::{Value, json};
 
-use crate::authz::{self, Authorizer};
-use crate::http::body::{Body, BoxError};
-use crate::http::output::Answer;
-use crate::http::request::Request;
-use crate::registry::Registry;
-use crate::registry::attributes::{Attributes, Operation};
+use knarr_auth::authz::{self, Authorizer};
+use knarr_registry::Registry;
+use knarr_registry::attributes::{Attributes, Operation};
+use knarr_wire::body::{Body, BoxError};
+use knarr_wire::output::Answer;
+use knarr_wire::request::Request;
 
 pub use dial::{Dialer, Kubelets};
 use pages::Links;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 
-use crate::http::query::decode_bytes;
+use knarr_wire::query::decode_bytes;
 
 /// How many segments come before what is proxied: `/api/v1/nodes/n/proxy`, `/api/v1/namespaces/ns/pods/p/proxy`.
 fn segments(resource: &str) -> usize {

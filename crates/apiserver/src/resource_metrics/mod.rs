@@ -18,11 +18,11 @@ use knarr_apimachinery::selector::{FieldSelector, Selector};
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use crate::http::negotiate::{self, Form};
-use crate::http::output::Answer;
-use crate::http::request::Request;
 use crate::proxy::Proxy;
-use crate::registry::Registry;
+use knarr_registry::Registry;
+use knarr_wire::negotiate::{self, Form};
+use knarr_wire::output::Answer;
+use knarr_wire::request::Request;
 use samples::{Pair, Snapshot};
 
 pub const GROUP: &str = "metrics.k8s.io";

@@ -10,7 +10,7 @@ use knarr_api::kind::Kind;
 use knarr_apimachinery::quantity::{Format, Quantity};
 use serde_json::{Value, json};
 
-use crate::registry::metadata::rfc3339;
+use knarr_registry::metadata::rfc3339;
 
 /// Processor time so far and memory now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -185,7 +185,7 @@ async fn authorities_are_rotated_without_a_restart() {
 async fn legacy_tokens_are_counted_and_marked() {
     let key = rcgen::KeyPair::generate().unwrap();
     let pem = key.serialize_pem();
-    let served = serve_with(move |config, _| config.service_account_key_pem = pem).await;
+    let served = serve_with(move |config, _| config.service_accounts.key_pem = pem).await;
     let admin = admin(&served);
     let accounts = "/api/v1/namespaces/default/serviceaccounts";
     let account = json!({"metadata": {"name": "runner"}});
@@ -251,7 +251,7 @@ fn sign(key: &rcgen::KeyPair, claims: &Value) -> String {
 async fn projected_tokens_are_counted_by_their_age() {
     let key = rcgen::KeyPair::generate().unwrap();
     let pem = key.serialize_pem();
-    let served = serve_with(move |config, _| config.service_account_key_pem = pem).await;
+    let served = serve_with(move |config, _| config.service_accounts.key_pem = pem).await;
     let admin = admin(&served);
     let account = json!({"metadata": {"name": "runner"}});
     let account = admin.post("/api/v1/namespaces/default/serviceaccounts", &account).await.expect(201);

@@ -41,7 +41,7 @@ impl Reply {
 
 pub fn config(store: Arc<dyn Store>) -> Config {
     let mut config = Config::new(store, Arc::new(SystemClock), knarr_api::resources::all().to_vec());
-    config.service_account_key_pem = signing_key();
+    config.service_accounts.key_pem = signing_key();
     config.advertise = "10.0.0.1:6443".parse().unwrap();
     config
 }

@@ -1,0 +1,36 @@
+//! Nobody grants through roles and bindings what they do not have themselves.
+
+use async_trait::async_trait;
+use knarr_apimachinery::status::StatusError;
+
+use super::{Attributes, Operation, Plugin};
+use crate::Context;
+use knarr_auth::authz::escalation;
+
+pub struct Escalation;
+
+#[async_trait]
+impl Plugin for Escalation {
+    fn name(&self) -> &'static str {
+        "Escalation"
+    }
+
+    fn handles(&self, operation: Operation) -> bool {
+        matches!(operation, Operation::Create | Operation::Update)
+    }
+
+    async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
+        if attributes.resource.group != escalation::GROUP {
+            return Ok(());
+        }
+        escalation::check(
+            &context.chain.authorizer,
+            attributes.user,
+            attributes.resource.plural,
+            attributes.namespace,
+            &attributes.object,
+            attributes.old,
+        )
+        .await
+    }
+}

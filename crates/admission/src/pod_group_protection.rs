@@ -1,0 +1,35 @@
+//! PodGroupProtection: pod groups stay until no pod names them.
+
+use async_trait::async_trait;
+use knarr_apimachinery::status::StatusError;
+
+use super::storage_object_in_use_protection::protect;
+use super::{Attributes, Operation, Plugin};
+use crate::Context;
+
+pub struct PodGroupProtection;
+
+const FINALIZER: &str = "scheduling.k8s.io/podgroup-protection";
+
+#[async_trait]
+impl Plugin for PodGroupProtection {
+    fn name(&self) -> &'static str {
+        "PodGroupProtection"
+    }
+
+    fn handles(&self, operation: Operation) -> bool {
+        operation == Operation::Create
+    }
+
+    async fn mutate(
+        &self,
+        attributes: &mut Attributes<'_>,
+        context: &Context<'_>,
+    ) -> Result<(), StatusError> {
+        if attributes.is("scheduling.k8s.io", "podgroups") && context.chain.features.is_on("GenericWorkload")
+        {
+            protect(&mut attributes.object, FINALIZER);
+        }
+        Ok(())
+    }
+}

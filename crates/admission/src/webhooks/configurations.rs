@@ -1,0 +1,217 @@
+//! The webhooks of all configurations, read when they change.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use knarr_api::resource::Resource;
+use knarr_apimachinery::selector::Selector;
+use knarr_apimachinery::status::StatusError;
+use knarr_client::kubeconfig::Users;
+use serde_json::Value;
+
+use super::{Concerned, GROUP};
+use crate::Context;
+use crate::match_conditions::MatchConditions;
+use crate::policy::definitions::named;
+use crate::{lookup, manifests};
+use knarr_outgoing::webhook::Target;
+use knarr_reload::{Content, Reloaded};
+use knarr_wire::request::Request;
+
+const DEFAULT_TIMEOUT: u64 = 10;
+
+/// What a webhook wants to see.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rule {
+    pub operations: Vec<String>,
+    pub groups: Vec<String>,
+    pub versions: Vec<String>,
+    pub resources: Vec<String>,
+    /// `*`, `Namespaced` or `Cluster`.
+    pub scope: String,
+}
+
+impl Rule {
+    pub fn read(rule: &Value) -> Self {
+        Self {
+            operations: strings(&rule["operations"]),
+            groups: strings(&rule["apiGroups"]),
+            versions: strings(&rule["apiVersions"]),
+            resources: strings(&rule["resources"]),
+            scope: rule["scope"].as_str().unwrap_or("*").to_owned(),
+        }
+    }
+}
+
+/// One webhook of one configuration.
+pub struct Hook {
+    /// Tells it from all others, also of the same name.
+    pub uid: String,
+    pub configuration: String,
+    pub name: String,
+    pub target: Result<Target, String>,
+    pub rules: Vec<Rule>,
+    /// `failurePolicy: Ignore`.
+    pub ignores_failures: bool,
+    /// `matchPolicy: Exact`.
+    pub exact: bool,
+    pub namespaces: Result<Selector, String>,
+    pub objects: Result<Selector, String>,
+    pub side_effects: String,
+    pub timeout: Duration,
+    /// Versions of AdmissionReview that it understands, the best first.
+    pub versions: Vec<String>,
+    /// `reinvocationPolicy: IfNeeded`.
+    pub reinvoke: bool,
+    pub conditions: MatchConditions,
+    /// `admit` or `validating`, as metrics tell them apart.
+    pub sort: &'static str,
+}
+
+type Hooks = Arc<Vec<Arc<Hook>>>;
+
+/// The hooks as they were read, at which generation of the cache, and those of files among them.
+struct Read {
+    generation: u64,
+    of_files: Hooks,
+    hooks: Arc<Vec<Arc<Hook>>>,
+}
+
+/// The webhooks of one kind of configuration.
+pub struct Configurations {
+    plural: &'static str,
+    /// Who the API server is to them.
+    users: Option<Arc<Users>>,
+    /// Those that the server's operator keeps in files.
+    manifests: Option<Reloaded<Vec<Arc<Hook>>>>,
+    read: ArcSwapOption<Read>,
+}
+
+impl Configurations {
+    /// `manifests` is a folder of webhooks that the API does not have.
+    pub fn new(
+        resource: &'static Resource,
+        users: Option<Arc<Users>>,
+        manifests: Option<&Path>,
+    ) -> Result<Self, String> {
+        let of_manifests = users.clone();
+        let parse = move |files: &[Content]| {
+            let configurations =
+                manifests::read(files, &[resource])?.into_iter().flatten().collect::<Vec<_>>();
+            manifests::check_webhooks(&configurations)?;
+            let identify = |hook| Arc::new(identified(hook, of_manifests.as_deref()));
+            Ok(configurations.iter().flat_map(hooks_of).map(identify).collect())
+        };
+        let open = |folder: &Path| {
+            Reloaded::open_folder(folder.to_owned(), manifests::EXTENSIONS, parse)
+                .map_err(|why| format!("failed to load static webhook manifests from {folder:?}: {why}"))
+        };
+        let manifests = manifests.map(open).transpose()?;
+        Ok(Self { plural: resource.types.plural, users, manifests, read: ArcSwapOption::empty() })
+    }
+
+    /// The hooks that are concerned: those of files first, then all others by the configurations' names.
+    ///
+    /// They come from the watch cache: a configuration that was written just now may miss the next few requests, as it
+    /// may upstream.
+    pub fn hooks(
+        &self,
+        concerned: Concerned,
+        request: &Request,
+        context: &Context<'_>,
+    ) -> Result<Hooks, StatusError> {
+        if concerned == Concerned::None {
+            return Ok(Arc::default());
+        }
+        let of_files =
+            self.manifests.as_ref().map(|m| m.get(context.registry.clock.as_ref())).unwrap_or_default();
+        let served = context.registry.table.find(GROUP, "v1", self.plural);
+        let Some(served) = served.filter(|_| concerned == Concerned::All) else { return Ok(of_files) };
+        lookup::check_readable(request, &served, None)?;
+        let cache = served.cache()?;
+        let generation = cache.generation();
+        let same = |r: &&Arc<Read>| r.generation == generation && is_same(&r.of_files, &of_files);
+        if let Some(read) = self.read.load().as_ref().filter(same) {
+            return Ok(Arc::clone(&read.hooks));
+        }
+        let objects = cache.list(None);
+        let values = objects.iter().filter_map(|o| serde_json::from_slice::<Value>(&o.json()).ok());
+        let of_api =
+            values.flat_map(|v| hooks_of(&v)).map(|hook| Arc::new(identified(hook, self.users.as_deref())));
+        let hooks: Hooks = Arc::new(of_files.iter().cloned().chain(of_api).collect());
+        self.read.store(Some(Arc::new(Read { generation, of_files, hooks: Arc::clone(&hooks) })));
+        Ok(hooks)
+    }
+}
+
+/// Whether the files have not changed; without files every value is a new one.
+fn is_same(a: &Hooks, b: &Hooks) -> bool {
+    Arc::ptr_eq(a, b) || a.is_empty() && b.is_empty()
+}
+
+/// The hook with what the API server authenticates itself by at its host.
+fn identified(mut hook: Hook, users: Option<&Users>) -> Hook {
+    if let (Some(users), Ok(target)) = (users, &mut hook.target) {
+        target.identity = target.host_and_port().and_then(|(host, port)| users.of_host(&host, port)).cloned();
+    }
+    hook
+}
+
+fn strings(value: &Value) -> Vec<String> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// The webhooks of one configuration.
+pub fn hooks_of(configuration: &Value) -> Vec<Hook> {
+    let name = configuration["metadata"]["name"].as_str().unwrap_or("");
+    let mutating = configuration["kind"] == "MutatingWebhookConfiguration";
+    let sort = if mutating { "admit" } else { "validating" };
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    let list = configuration["webhooks"].as_array();
+    list.into_iter()
+        .flatten()
+        .map(|webhook| {
+            let count = seen.entry(webhook["name"].as_str().unwrap_or("")).or_default();
+            let hook = Hook { sort, ..hook(name, webhook, *count) };
+            *count += 1;
+            hook
+        })
+        .collect()
+}
+
+fn hook(configuration: &str, webhook: &Value, count: usize) -> Hook {
+    let text = |field: &str| webhook[field].as_str().unwrap_or("").to_owned();
+    let name = text("name");
+    let rules = webhook["rules"].as_array().into_iter().flatten().map(Rule::read);
+    let conditions = MatchConditions::compile(&named(&webhook["matchConditions"]));
+    Hook {
+        uid: format!("{configuration}/{name}/{count}"),
+        configuration: configuration.to_owned(),
+        target: Target::from_client_config(&webhook["clientConfig"]).map_err(|e| e.to_string()),
+        rules: rules.collect(),
+        ignores_failures: webhook["failurePolicy"] == "Ignore",
+        exact: webhook["matchPolicy"] == "Exact",
+        namespaces: selector(&webhook["namespaceSelector"]),
+        objects: selector(&webhook["objectSelector"]),
+        side_effects: text("sideEffects"),
+        timeout: Duration::from_secs(webhook["timeoutSeconds"].as_u64().unwrap_or(DEFAULT_TIMEOUT)),
+        versions: strings(&webhook["admissionReviewVersions"]),
+        reinvoke: webhook["reinvocationPolicy"] == "IfNeeded",
+        conditions,
+        sort: "",
+        name,
+    }
+}
+
+/// None selects everything here.
+pub fn selector(value: &Value) -> Result<Selector, String> {
+    if value.is_null() {
+        return Ok(Selector::everything());
+    }
+    let typed: LabelSelector = serde_json::from_value(value.clone()).map_err(|e| e.to_string())?;
+    Selector::from_label_selector(Some(&typed)).map_err(|e| e.to_string())
+}

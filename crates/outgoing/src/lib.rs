@@ -1,0 +1,5 @@
+//! HTTP calls of the API server to others: webhooks, and endpoints that configuration files name.
+
+pub mod dial;
+pub mod endpoint;
+pub mod webhook;

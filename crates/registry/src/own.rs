@@ -1,0 +1,46 @@
+//! Writes of the server itself.
+
+use knarr_apimachinery::status::StatusError;
+use serde_json::{Value, json};
+
+use super::options::{FieldValidation, WriteParams};
+use super::served::Served;
+use super::{Registry, create, metadata, store};
+use knarr_wire::request::Request;
+
+impl WriteParams {
+    /// Of a write of the server itself.
+    pub fn own() -> Self {
+        Self {
+            dry_run: false,
+            field_manager: "kube-apiserver".into(),
+            field_validation: FieldValidation::Ignore,
+            force: None,
+            applied: false,
+        }
+    }
+}
+
+/// Creates a namespace if it is not there.
+pub async fn ensure_namespace(registry: &Registry, name: &str) -> Result<(), StatusError> {
+    let Some(served) = registry.table.find("", "v1", "namespaces") else { return Ok(()) };
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+    ensure(registry, &Request::own(), &served, namespace).await
+}
+
+/// Creates the object if it is not there.
+pub async fn ensure(
+    registry: &Registry,
+    request: &Request,
+    served: &Served,
+    object: Value,
+) -> Result<(), StatusError> {
+    let (namespace, name) = (metadata::text(&object, "namespace"), metadata::text(&object, "name"));
+    if store::read(registry, served, namespace, name).await?.is_some() {
+        return Ok(());
+    }
+    match create::create_value(registry, request, served, &WriteParams::own(), object).await {
+        Err(error) if !error.is_already_exists() => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,156 @@
+//! Reads and writes of single objects in the store, and what its errors mean to a client.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use knarr_api::object::Object;
+use knarr_apimachinery::status::StatusError;
+use knarr_storage::{Compare, Conflict, Error, LeaseId, Op, OpResult, Precondition};
+use serde_json::Value;
+
+use super::served::{Prepared, Served};
+use crate::Registry;
+use crate::storage_limits::exceeded;
+
+/// An object as it stands in the store.
+pub struct Current {
+    pub revision: u64,
+    /// As stored, in the stored form, without a resourceVersion.
+    pub stored: Bytes,
+    pub object: Arc<Object>,
+    pub lease: Option<LeaseId>,
+}
+
+impl Current {
+    /// The whole object, with its resourceVersion.
+    pub fn value(&self) -> Result<Value, StatusError> {
+        serde_json::from_slice(&self.object.json()).map_err(StatusError::internal)
+    }
+}
+
+/// What else is written together with an object, or not at all.
+#[derive(Debug, Default)]
+pub struct Extra {
+    pub compares: Vec<Compare>,
+    pub ops: Vec<Op>,
+}
+
+/// Why a write did not happen.
+pub enum WriteError {
+    /// Something is not as it was when the write was prepared.
+    Conflict(Box<Conflict>),
+    Status(StatusError),
+}
+
+impl From<StatusError> for WriteError {
+    fn from(error: StatusError) -> Self {
+        Self::Status(error)
+    }
+}
+
+impl From<Error> for WriteError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Conflict(conflict) => Self::Conflict(conflict),
+            other => Self::Status(status_of(&other)),
+        }
+    }
+}
+
+/// What a client is told of a failure of the store.
+pub fn status_of(error: &Error) -> StatusError {
+    match error {
+        Error::TooLarge { limit, .. } => StatusError::request_entity_too_large(*limit),
+        Error::Compacted { .. } => StatusError::expired(
+            "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.",
+        ),
+        Error::Closed => StatusError::unavailable("the server is shutting down"),
+        // etcd's own words, as upstream passes them on.
+        Error::Backend(why) => StatusError::new(500, "", &**why),
+        Error::NoSpace => StatusError::new(500, "", error.to_string()),
+        Error::Timeout => {
+            StatusError::timeout("Timeout: request did not complete within the allotted timeout")
+        }
+        other => StatusError::internal(other),
+    }
+}
+
+/// The object under this name now.
+pub async fn read(
+    registry: &Registry,
+    served: &Served,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Current>, StatusError> {
+    let key = served.key(namespace, name);
+    let found = registry.store.get(&key).await.map_err(|e| status_of(&e))?;
+    let Some(kv) = found else { return Ok(None) };
+    // The cache's own object, if it is as fresh: it is parsed already and shared.
+    let held = served.cache()?.get(&served.cache_key(namespace, name));
+    let object = match held.filter(|o| o.resource_version() == kv.mod_revision) {
+        Some(held) => served.show(&held).await?,
+        None => served.object(&kv.value, kv.mod_revision).await?,
+    };
+    Ok(Some(Current { revision: kv.mod_revision, stored: kv.value, object, lease: kv.lease }))
+}
+
+/// The revision of a stored object that cannot be read; `Some(None)` for one that can.
+pub async fn unreadable(
+    registry: &Registry,
+    served: &Served,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Option<u64>>, StatusError> {
+    let found = registry.store.get(&served.key(namespace, name)).await.map_err(|e| status_of(&e))?;
+    let Some(kv) = found else { return Ok(None) };
+    let readable = served.cache()?.decode(&kv.value, kv.mod_revision).is_ok();
+    Ok(Some((!readable).then_some(kv.mod_revision)))
+}
+
+/// Writes an object, and whatever goes with it, if nothing has changed underneath; answers it in the form of `served`.
+pub async fn put(
+    registry: &Registry,
+    served: &Served,
+    key: Bytes,
+    new: Prepared,
+    condition: Precondition,
+    lease: Option<LeaseId>,
+    extra: Extra,
+) -> Result<Arc<Object>, WriteError> {
+    let cache = served.cache()?;
+    let Prepared { stored, held } = new;
+    cache.expect(&held);
+    let mut compares = vec![Compare { key: key.clone(), condition }];
+    compares.extend(extra.compares);
+    let mut ops = vec![Op::Put { key, value: stored.clone(), lease }];
+    ops.extend(extra.ops);
+    let response = match registry.store.txn(compares, ops).await {
+        Ok(response) => response,
+        Err(error) => {
+            cache.give_up(&stored);
+            return Err(match error {
+                Error::ShareExceeded { share, used, requested, limit } => {
+                    let numbers = (requested, used, limit);
+                    exceeded(&served.group_resource(), held.name(), &share, numbers).into()
+                }
+                error => error.into(),
+            });
+        }
+    };
+    let Some(OpResult::Put { kv, .. }) = response.results.first() else {
+        return Err(StatusError::internal("the store answered a put with something else").into());
+    };
+    Ok(match held.at_version(kv.mod_revision) {
+        Some(object) => served.show(&Arc::new(object)).await?,
+        None => served.object(&stored, kv.mod_revision).await?,
+    })
+}
+
+/// Deletes an object, and whatever goes with it, if it is still at this revision; answers the deletion's revision.
+pub async fn remove(registry: &Registry, key: Bytes, revision: u64, extra: Extra) -> Result<u64, WriteError> {
+    let mut compares = vec![Compare { key: key.clone(), condition: Precondition::ModRevision(revision) }];
+    compares.extend(extra.compares);
+    let mut ops = vec![Op::Delete { key }];
+    ops.extend(extra.ops);
+    Ok(registry.store.txn(compares, ops).await?.revision)
+}
