@@ -197,7 +197,9 @@ impl Access {
             }],
             current_context: cluster_name.into(),
         };
-        serde_saphyr::to_string(&file).map_err(|e| KubeconfigError::Parse(e.to_string()))
+        // Each value on the line of its key, as kubectl writes it: scripts cut the data out with grep and awk.
+        let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+        serde_saphyr::to_string_with_options(&file, options).map_err(|e| KubeconfigError::Parse(e.to_string()))
     }
 }
 
@@ -245,6 +247,15 @@ mod tests {
         };
         let yaml = access.to_yaml("knarr", "admin").unwrap();
         assert_eq!(Access::parse(&yaml, Path::new("/")).unwrap(), access);
+    }
+
+    #[test]
+    fn data_is_on_the_line_of_its_key() {
+        let certificate = vec![7; 2000];
+        let access = Access { client_certificate: Some(certificate.clone()), ..Access::default() };
+        let yaml = access.to_yaml("knarr", "admin").unwrap();
+        let line = yaml.lines().find(|line| line.contains("client-certificate-data")).unwrap();
+        assert_eq!(line.split_whitespace().nth(1).unwrap(), BASE64.encode(certificate));
     }
 
     #[test]
