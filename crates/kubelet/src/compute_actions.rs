@@ -25,6 +25,8 @@ pub struct ContainerToKill {
     /// For the Killing event.
     pub message: String,
     pub reason: KillReason,
+    /// Whether another one follows for the resources that the pod was given, however this one ends.
+    pub replaced: bool,
 }
 
 /// The next steps. Containers are given by their place in the pod's lists, in the order to start them.
@@ -54,9 +56,16 @@ impl PodActions {
             && self.containers_to_kill.is_empty()
     }
 
-    fn kill(&mut self, status: &ContainerStatus, message: String, reason: KillReason) {
+    fn kill(&mut self, status: &ContainerStatus, message: String, reason: KillReason, replaced: bool) {
         let (id, name) = (status.id.clone(), status.name.clone());
-        self.containers_to_kill.push(ContainerToKill { id, name, message, reason });
+        self.containers_to_kill.push(ContainerToKill { id, name, message, reason, replaced });
+    }
+
+    /// Starts no container of this name.
+    pub fn leave_out(&mut self, pod: &Pod, name: &str) {
+        let other = |list: &[Container], at: usize| list.get(at).is_some_and(|c| c.name != name);
+        self.init_containers_to_start.retain(|at| other(pod::init_containers(pod), *at));
+        self.containers_to_start.retain(|at| other(&pod::spec(pod).containers, *at));
     }
 }
 
@@ -181,9 +190,20 @@ pub fn compute_actions(pod: &Pod, runtime: &PodRuntimeStatus, probes: &ProbeResu
     actions
 }
 
+/// Whether the pod has lost its sandbox and gets no other one, so that nothing of it starts again.
+pub fn ends_without_sandbox(pod: &Pod, runtime: &PodRuntimeStatus) -> bool {
+    let change = sandbox_change(pod, runtime);
+    change.changed && is_not_restarted(pod, runtime, change.attempt)
+}
+
+/// Whether a pod that needs this sandbox does not get it.
+fn is_not_restarted(pod: &Pod, runtime: &PodRuntimeStatus, attempt: u32) -> bool {
+    pod::restart_policy(pod) == "Never" && attempt != 0 && !runtime.containers.is_empty()
+}
+
 /// With a new sandbox everything starts from the beginning, except what has done its work for good.
 fn actions_for_new_sandbox(pod: &Pod, runtime: &PodRuntimeStatus, actions: &mut PodActions) {
-    if pod::restart_policy(pod) == "Never" && actions.attempt != 0 && !runtime.containers.is_empty() {
+    if is_not_restarted(pod, runtime, actions.attempt) {
         actions.create_sandbox = false;
         return;
     }
@@ -235,7 +255,7 @@ fn main_container_actions(
     } else if probes.startup.get(&status.id) == Some(ProbeResult::Failure) {
         (format!("Container {name} failed startup probe"), KillReason::StartupProbe)
     } else if runtime.is_replaced(status) {
-        actions.kill(status, resized(name), KillReason::Unknown);
+        actions.kill(status, resized(name), KillReason::Unknown, true);
         actions.containers_to_start.push(at);
         return false;
     } else {
@@ -245,7 +265,7 @@ fn main_container_actions(
         message.push_str(", will be restarted");
         actions.containers_to_start.push(at);
     }
-    actions.kill(status, message, reason);
+    actions.kill(status, message, reason, restart && runtime.is_replaced(status));
     false
 }
 
@@ -327,7 +347,7 @@ fn running_sidecar(
 ) -> bool {
     let name = &container.name;
     let mut restart = |message: String, reason| {
-        actions.kill(status, message, reason);
+        actions.kill(status, message, reason, runtime.is_replaced(status));
         actions.init_containers_to_start.push(at);
     };
     if container.startup_probe.is_some() {

@@ -273,6 +273,12 @@ fn what_is_to_be_replaced_is_stopped_and_started_by_the_same_actions() {
     assert_eq!(run(&pod, &replaced(&list, &["id-side-1"])), "stop side, init side");
     let actions = compute_actions(&pod, &replaced(&list, &["id-a-2"]), &ProbeResults::default());
     assert_eq!(actions.containers_to_kill[0].message, "Container a resize requires restart");
+    let left_out = |mut actions: PodActions, name: &str| {
+        actions.leave_out(&pod, name);
+        text(&pod, &actions)
+    };
+    assert_eq!(left_out(actions.clone(), "a"), "stop a");
+    assert_eq!(left_out(actions, "b"), "stop a, start a");
     // Stopped, and however it ended.
     for ended in ["a=0", "a=137"] {
         assert_eq!(run(&pod, &replaced(&["b", ended, "side"], &["id-a-2"])), "start a");
@@ -282,4 +288,25 @@ fn what_is_to_be_replaced_is_stopped_and_started_by_the_same_actions() {
     assert_eq!(run(&pod, &replaced(&["b=0", "a=0", "side"], &["id-a-2"])), "start a");
     // An older one of the name is not of interest.
     assert_eq!(run(&pod, &replaced(&["b", "a", "a=0", "side"], &["id-a-2"])), "");
+}
+
+/// Only what starts again at once is on record as followed by another one.
+#[test]
+fn what_is_killed_for_another_reason_may_be_followed_for_its_resources() {
+    for (policy, expected) in [("Always", true), ("OnFailure", true), ("Never", false)] {
+        let pod = pod(policy, json!([]), named(&["a", "b"]));
+        let state = |ids: &[&str]| {
+            let replaced = ids.iter().map(|id| (*id).to_owned()).collect();
+            PodRuntimeStatus { replaced, ..ready(&pod, &["b", "a"]) }
+        };
+        let probes = ProbeResults::default();
+        probes.liveness.set("id-a-1", ProbeResult::Failure);
+        let replaced = |ids: &[&str], probes: &ProbeResults| {
+            let actions = compute_actions(&pod, &state(ids), probes);
+            actions.containers_to_kill.iter().map(|kill| kill.replaced).collect::<Vec<_>>()
+        };
+        assert_eq!(replaced(&["id-a-1"], &probes), [expected], "{policy}");
+        assert_eq!(replaced(&[], &probes), [false], "{policy}");
+        assert_eq!(replaced(&["id-a-1"], &ProbeResults::default()), [true], "{policy}");
+    }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use serde::{Deserialize, Serialize};
 
-use crate::compute_actions::newest;
+use crate::compute_actions::{ends_without_sandbox, newest};
 use crate::labels;
 use crate::pod;
 use crate::resources::{amount, container_resources};
@@ -63,9 +63,13 @@ fn needs_restart(pod: &Pod, container: &Container, status: &ContainerStatus) -> 
     cpu && restarts_for(container, "cpu") || memory && restarts_for(container, "memory")
 }
 
-/// The containers, by id, that are to be replaced: those that run with what the pod was given before, and those of the
-/// record that have ended since and not been followed by another one. What runs to its end is not begun anew.
+/// The containers, by id, that are to be replaced: those that run with what the pod was given before, and of those
+/// that were asked to stop for it (as `runtime` has them) the ones that have ended and not been followed by another one.
+/// What runs to its end is not begun anew.
 pub fn to_replace(pod: &Pod, runtime: &PodRuntimeStatus) -> BTreeSet<String> {
+    if ends_without_sandbox(pod, runtime) {
+        return BTreeSet::new();
+    }
     let sidecars = pod::init_containers(pod).iter().filter(|c| pod::is_sidecar(c));
     let lasting = sidecars.chain(&pod::spec(pod).containers);
     let replaced = lasting.filter_map(|container| {
@@ -86,6 +90,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::runtime::{PodSandboxStatus, SandboxState};
 
     /// With one container, of these requests and limits, whose memory is not changed in place.
     fn pod(requests: Value, limits: Value) -> Pod {
@@ -123,6 +128,23 @@ mod tests {
         }
     }
 
+    fn gone() -> PodSandboxStatus {
+        PodSandboxStatus {
+            id: "s0".into(),
+            namespace: "default".into(),
+            name: "web".into(),
+            uid: "u".into(),
+            attempt: 0,
+            state: SandboxState::NotReady,
+            created_at: jiff::Timestamp::UNIX_EPOCH,
+            ips: Vec::new(),
+            labels: Default::default(),
+            annotations: Default::default(),
+            host_network: false,
+            runtime_handler: String::new(),
+        }
+    }
+
     #[test]
     fn what_a_policy_asks_a_restart_for() {
         let old = pod(json!({"cpu": "1", "memory": "1Mi"}), json!({"memory": "2Mi"}));
@@ -148,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stopped_is_replaced_if_the_record_says_so() {
+    fn what_was_stopped_is_replaced_if_it_was_asked_to() {
         let old = pod(json!({"memory": "1Mi"}), json!({}));
         let new = pod(json!({"memory": "2Mi"}), json!({}));
         let id = || BTreeSet::from(["c-1".to_owned()]);
@@ -160,12 +182,18 @@ mod tests {
             (ContainerState::Exited, BTreeSet::new(), BTreeSet::new()),
             (ContainerState::Created, id(), BTreeSet::new()),
         ] {
-            let runtime = PodRuntimeStatus {
+            let mut runtime = PodRuntimeStatus {
                 containers: vec![status(&old, state)],
                 replaced: recorded,
                 ..PodRuntimeStatus::default()
             };
             assert_eq!(to_replace(&new, &runtime), expected, "{state:?}");
+            // Its sandbox is gone, or another one has to be made.
+            runtime.sandboxes = vec![gone()];
+            let mut never = new.clone();
+            never.spec.as_mut().unwrap().restart_policy = Some("Never".into());
+            assert_eq!(to_replace(&new, &runtime), expected, "{state:?}");
+            assert_eq!(to_replace(&never, &runtime), BTreeSet::new(), "{state:?}");
         }
         // The resize was taken back before the stop.
         let runtime = PodRuntimeStatus {

@@ -272,8 +272,8 @@ pub struct PodRuntimeStatus {
     pub sandboxes: Vec<PodSandboxStatus>,
     /// Newest first.
     pub containers: Vec<ContainerStatus>,
-    /// Which of them, by id, are to be followed by another one, however they end: for the resources that the pod was
-    /// given. The kubelet knows that, not the runtime.
+    /// Which of them, by id, are to be followed by another one, for the resources that the pod was given: of those that
+    /// have ended, however they did. The kubelet knows that, not the runtime.
     pub replaced: BTreeSet<String>,
 }
 

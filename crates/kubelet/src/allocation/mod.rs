@@ -42,7 +42,7 @@ struct Entry {
     allocated: Allocated,
     /// Whether it is on disk.
     recorded: bool,
-    /// Which containers are to be followed by others for it, by id, as the disk says.
+    /// Which containers were asked to stop for it, or are about to be, by id, as the disk says: others follow them.
     replaced: BTreeSet<String>,
     /// The pod as it is wanted, while that is not what it has been given.
     pending: Option<Arc<Pod>>,
@@ -138,7 +138,7 @@ impl Allocations {
         decided
     }
 
-    /// What is to be written down before it may be carried out, and before these containers may be replaced for it.
+    /// What is to be written down before it may be carried out, and before these containers may be asked to stop for it.
     pub fn unrecorded(&self, uid: &str, replaced: &BTreeSet<String>) -> Option<Record> {
         let entry = self.pods.get(uid).filter(|entry| !entry.recorded || entry.replaced != *replaced)?;
         Some(Record { allocated: entry.allocated.clone(), replaced: replaced.clone() })
@@ -151,7 +151,7 @@ impl Allocations {
         }
     }
 
-    /// The containers that are to be followed by others, as is on record.
+    /// The containers that were asked to stop, or are about to be, and are to be followed by others, as is on record.
     pub fn replaced(&self, uid: &str) -> BTreeSet<String> {
         self.pods.get(uid).map(|entry| entry.replaced.clone()).unwrap_or_default()
     }

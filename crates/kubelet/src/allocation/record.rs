@@ -53,7 +53,7 @@ pub struct Allocated {
 pub struct Record {
     #[serde(flatten)]
     pub allocated: Allocated,
-    /// The containers that are to be followed by others for it, by id.
+    /// The containers that were asked to stop for it, or are about to be, by id: others follow them.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub replaced: BTreeSet<String>,
 }

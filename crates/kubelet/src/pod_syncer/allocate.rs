@@ -51,13 +51,26 @@ impl PodSyncer {
         }
     }
 
-    /// Writes down what the pod was given, and which containers are to be replaced for it: before it is carried out, so
-    /// that a restarted server goes by it.
+    /// Writes down what the pod was given, before it is carried out, so that a restarted server goes by it. Of the
+    /// containers that were asked to stop for it those stay on record that are still to be followed by others.
     pub(super) async fn record_allocation(
         &self,
         pod: &Pod,
-        replaced: &BTreeSet<String>,
+        to_replace: &BTreeSet<String>,
     ) -> Result<(), String> {
+        let asked = lock(&self.allocations).replaced(pod.uid());
+        self.record(pod, &(&asked & to_replace)).await
+    }
+
+    /// Writes down that this container is asked to stop so that another one can follow it. The request is the next thing
+    /// to do: however the container ends from now on, the other one follows.
+    pub(super) async fn record_replacement(&self, pod: &Pod, id: &str) -> Result<(), String> {
+        let mut asked = lock(&self.allocations).replaced(pod.uid());
+        asked.insert(id.to_owned());
+        self.record(pod, &asked).await
+    }
+
+    async fn record(&self, pod: &Pod, replaced: &BTreeSet<String>) -> Result<(), String> {
         let (record, resized) = {
             let allocations = lock(&self.allocations);
             let Some(record) = allocations.unrecorded(pod.uid(), replaced) else { return Ok(()) };

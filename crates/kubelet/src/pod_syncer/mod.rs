@@ -9,6 +9,7 @@ mod resize;
 mod retry;
 mod shrink;
 mod start;
+mod stop;
 mod sync;
 mod terminate;
 

@@ -13,9 +13,11 @@ use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use knarr_api::kind::Kind;
 use serde::Serialize;
 
+use super::retry::Retry;
 use super::{PodMemory, PodSyncer, blocking, lock};
 use crate::compute_actions::newest;
 use crate::pod;
+use crate::resize_policy::to_replace;
 use crate::resources::{container_resources, pod_resources};
 use crate::runtime::{ContainerState, ContainerStatus, PodRuntimeStatus, Resources};
 
@@ -160,7 +162,15 @@ impl PodSyncer {
     pub(super) async fn pod_state(&self, pod: &Pod) -> Result<PodRuntimeStatus, String> {
         let mut runtime = self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?;
         runtime.replaced = lock(&self.allocations).replaced(pod.uid());
+        runtime.replaced = to_replace(pod, &runtime);
         Ok(runtime)
+    }
+
+    /// Notes that the pod's resize cannot be carried out now; it is tried again.
+    pub(super) fn cannot_resize(&self, pod: &Pod, memory: &mut PodMemory, error: &str) {
+        tracing::warn!(pod = %pod::format(pod), error, "cannot resize the pod");
+        memory.resize_retry = Some(Retry::after(memory.resize_retry, self.clock.now()));
+        self.fail_resize(pod, error);
     }
 
     async fn limit_pod(&self, pod: &Arc<Pod>, resources: Resources) -> Result<(), String> {

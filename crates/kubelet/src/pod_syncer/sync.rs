@@ -8,7 +8,6 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use knarr_api::kind::Kind;
 use tokio_util::sync::CancellationToken;
 
-use super::retry::Retry;
 use super::start::Start;
 use super::{PodMemory, PodSyncer, blocking, lock};
 use crate::compute_actions::{PodActions, compute_actions};
@@ -16,11 +15,9 @@ use crate::container_config::dns::{parse_resolv_conf, pod_dns};
 use crate::container_config::sandbox_config;
 use crate::folders;
 use crate::pod::{self, ContainerKind};
-use crate::resize_policy::to_replace;
 use crate::runtime::{ContainerState, PodRuntimeStatus, PodSandboxConfig, SandboxState};
 use crate::se_linux;
 use crate::status::{DEADLINE_EXCEEDED, deadline};
-use crate::termination::Kill;
 use crate::user_namespaces;
 use crate::volume_manager::MountedVolumes;
 
@@ -120,9 +117,8 @@ impl PodSyncer {
         pod: &Arc<Pod>,
         memory: &mut PodMemory,
     ) -> Result<PodRuntimeStatus, String> {
-        let mut runtime = self.pod_state(pod).await?;
-        let recorded = self.record_allocation(pod, &to_replace(pod, &runtime)).await;
-        runtime.replaced = lock(&self.allocations).replaced(pod.uid());
+        let runtime = self.pod_state(pod).await?;
+        let recorded = self.record_allocation(pod, &runtime.replaced).await;
         if lock(&self.allocations).in_progress(pod.uid()) {
             self.publish(pod, memory, &runtime, false, true).await;
         }
@@ -137,11 +133,7 @@ impl PodSyncer {
                     self.finish_resize(pod);
                 }
             }
-            Err(error) => {
-                tracing::warn!(pod = %pod::format(pod), error, "cannot resize the pod");
-                memory.resize_retry = Some(Retry::after(memory.resize_retry, self.clock.now()));
-                self.fail_resize(pod, &error);
-            }
+            Err(error) => self.cannot_resize(pod, memory, &error),
         }
         Ok(runtime)
     }
@@ -190,10 +182,11 @@ impl PodSyncer {
         pod: &Arc<Pod>,
         memory: &mut PodMemory,
         mut runtime: PodRuntimeStatus,
-        actions: PodActions,
+        mut actions: PodActions,
         volumes: &MountedVolumes,
         cancel: &CancellationToken,
     ) -> Result<Option<Timestamp>, String> {
+        let mut look_again = None;
         if actions.create_sandbox && !actions.sandbox_id.is_empty() {
             let message = "Pod sandbox changed, it will be killed and re-created.";
             self.events.normal(pod, "SandboxChanged", message);
@@ -202,16 +195,7 @@ impl PodSyncer {
         if actions.kill_pod {
             self.kill_pod(pod, &pod_ip, &runtime, None).await?;
         } else {
-            for kill in &actions.containers_to_kill {
-                let kill = Kill {
-                    id: &kill.id,
-                    name: &kill.name,
-                    message: &kill.message,
-                    reason: kill.reason,
-                    grace_seconds: None,
-                };
-                self.terminator.kill_container(pod, &pod_ip, &kill).await.map_err(|e| e.to_string())?;
-            }
+            look_again = self.stop_containers(pod, memory, &pod_ip, &mut actions).await?;
         }
         if actions.create_sandbox {
             if cancel.is_cancelled() {
@@ -224,11 +208,11 @@ impl PodSyncer {
         if actions.create_sandbox || actions.kill_pod {
             self.publish(pod, memory, &runtime, false, true).await;
         }
-        let look_again = self.start_all(pod, memory, &runtime, &actions, volumes, cancel).await;
+        let waits = self.start_all(pod, memory, &runtime, &actions, volumes, cancel).await;
         let runtime = self.pod_state(pod).await?;
         self.prune(&runtime).await;
         self.publish(pod, memory, &runtime, false, true).await;
-        Ok(look_again)
+        Ok(earlier(look_again, waits))
     }
 
     async fn create_sandbox(&self, pod: &Arc<Pod>, attempt: u32) -> Result<(), String> {

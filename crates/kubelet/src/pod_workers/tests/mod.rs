@@ -34,10 +34,14 @@ use crate::pod_lookup::PodLookup;
 use crate::volume_manager::{MountedVolumes, VolumeError, Volumes};
 use crate::volumes::ObjectSource;
 
+type OnMount = Box<dyn FnOnce() + Send>;
+
 /// No volumes, or a fault.
 #[derive(Default)]
 struct FakeVolumes {
     fault: Mutex<Option<String>>,
+    /// What happens while the volumes of a pod are mounted, once.
+    on_mount: Mutex<Option<OnMount>>,
     /// Nothing can be unmounted.
     busy: AtomicBool,
     unmounted: Mutex<Vec<String>>,
@@ -46,6 +50,9 @@ struct FakeVolumes {
 #[async_trait]
 impl Volumes for FakeVolumes {
     async fn mount(&self, _: &Pod) -> Result<MountedVolumes, VolumeError> {
+        if let Some(happens) = self.on_mount.lock().unwrap().take() {
+            happens();
+        }
         match self.fault.lock().unwrap().clone() {
             Some(fault) => Err(VolumeError::new(fault)),
             None => Ok(BTreeMap::new()),

@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 
 use super::resize::resizing;
 use super::{Lab, web};
+use crate::allocation;
+use crate::config::PodDirs;
 
 /// A pod whose container is started anew for its memory, and has 1Mi of it.
 fn restarted_for_memory(memory: &str) -> Value {
@@ -18,10 +20,14 @@ fn restarted_for_memory(memory: &str) -> Value {
 }
 
 async fn add_restarted_for_memory(lab: &Lab) {
+    add_with_policy(lab, "OnFailure").await;
+}
+
+async fn add_with_policy(lab: &Lab, policy: &str) {
     // It ends itself well when it is asked to, as a job does that notes how far it is.
     lab.runtime.lock().obliging.insert("main".into());
     let mut spec = web(restarted_for_memory("1Mi"));
-    spec["restartPolicy"] = "OnFailure".into();
+    spec["restartPolicy"] = policy.into();
     lab.add(spec);
     lab.until("the pod", |lab| lab.phase() == "Running").await;
 }
@@ -125,4 +131,125 @@ async fn a_container_that_ends_of_itself_before_it_is_resized_is_over() {
         (lab.state("main").as_str(), lab.container("main").restart_count),
         ("Terminated 0 Completed", 0)
     );
+}
+
+/// The containers that are to be followed by others, as the disk says.
+fn on_record(lab: &Lab) -> Vec<String> {
+    let record = allocation::read(&PodDirs::new(&lab.root), "u1").unwrap();
+    record.into_iter().flat_map(|record| record.replaced).collect()
+}
+
+/// Nothing of the pod was begun anew.
+async fn until_succeeded(lab: &Lab) {
+    lab.until("its end", |lab| lab.phase() == "Succeeded").await;
+    assert_eq!(lab.container("main").restart_count, 0);
+    let starts = lab.runtime.calls().iter().filter(|call| call.starts_with("start ")).count();
+    assert_eq!(starts, 1, "{:?}", lab.runtime.calls());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_ends_of_itself_while_a_fault_is_in_the_way_of_its_stop_is_over() {
+    for policy in ["OnFailure", "Never"] {
+        let lab = Lab::new().await;
+        add_with_policy(&lab, policy).await;
+        *lab.volumes.fault.lock().unwrap() = Some("there is no such ConfigMap".into());
+        give_memory(&lab, "2Mi").await;
+        lab.until("the resize", |lab| resizing(lab, "web").is_some()).await;
+        let emitted = lab.events().await;
+        assert!(emitted.contains(&"FailedMount: there is no such ConfigMap".to_owned()), "{emitted:?}");
+        assert_eq!(on_record(&lab), [""; 0], "nobody has asked it to stop");
+        lab.runtime.exit("main", 0);
+        until_succeeded(&lab).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_ends_of_itself_right_before_its_stop_is_over() {
+    let lab = Lab::new().await;
+    add_restarted_for_memory(&lab).await;
+    let runtime = lab.runtime.clone();
+    *lab.volumes.on_mount.lock().unwrap() = Some(Box::new(move || runtime.exit("main", 0)));
+    give_memory(&lab, "2Mi").await;
+    until_succeeded(&lab).await;
+    assert_eq!(on_record(&lab), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_asked_to_stop_is_on_record_before() {
+    let mut lab = Lab::new().await;
+    add_restarted_for_memory(&lab).await;
+    lab.runtime.lock().panics.insert("stop".into());
+    give_memory(&lab, "2Mi").await;
+    lab.until("the fault", |lab| lab.runtime.lock().panics.is_empty()).await;
+    assert_eq!(on_record(&lab), [lab.runtime.lock().containers[0].0.id.clone()]);
+    // Whether the stop was its reason nobody knows any more.
+    lab.runtime.exit("main", 0);
+    restart(&mut lab).await;
+    until_replaced(&lab).await;
+    lab.until("its end on record", |lab| on_record(lab).is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_stopped_for_its_probe_is_not_begun_anew_for_its_limits() {
+    let lab = Lab::new().await;
+    let mut spec = web(restarted_for_memory("1Mi"));
+    spec["containers"][0]["livenessProbe"] =
+        json!({"exec": {"command": ["alive"]}, "periodSeconds": 1, "failureThreshold": 1});
+    spec["containers"].as_array_mut().unwrap().push(json!({"name": "other", "image": "web:1"}));
+    spec["restartPolicy"] = "Never".into();
+    lab.add(spec);
+    lab.until("both", |lab| lab.state("main") == "Running" && lab.state("other") == "Running").await;
+    *lab.volumes.fault.lock().unwrap() = Some("there is no such ConfigMap".into());
+    give_memory(&lab, "2Mi").await;
+    lab.until("the resize", |lab| resizing(lab, "web").is_some()).await;
+    lab.runtime.lock().failing_commands.insert("alive".into(), (1, String::new()));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    *lab.volumes.fault.lock().unwrap() = None;
+    lab.until_state("main", "Terminated 143 Error").await;
+    lab.until("the resize", |lab| resizing(lab, "web").is_none()).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let emitted = lab.events().await;
+    assert!(emitted.contains(&"Killing: Container main failed liveness probe".to_owned()), "{emitted:?}");
+    assert_eq!(
+        (lab.state("main").as_str(), lab.container("main").restart_count),
+        ("Terminated 143 Error", 0)
+    );
+}
+
+/// Without its sandbox a pod that is not restarted is over, and so is what was stopped in it for its limits.
+#[tokio::test(start_paused = true)]
+async fn what_was_stopped_is_over_with_the_sandbox_of_a_pod_that_is_never_restarted() {
+    let mut lab = Lab::new().await;
+    add_with_policy(&lab, "Never").await;
+    lab.runtime.lock().panics.insert("create".into());
+    give_memory(&lab, "2Mi").await;
+    lab.until("the fault", |lab| lab.runtime.lock().panics.is_empty()).await;
+    lab.runtime.lock().sandboxes[0].state = crate::runtime::SandboxState::NotReady;
+    restart(&mut lab).await;
+    until_succeeded(&lab).await;
+}
+
+/// As long as its record cannot be written, nothing is stopped, and everything else goes on.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_stopped_that_cannot_be_recorded() {
+    let lab = Lab::new().await;
+    let mut spec = web(restarted_for_memory("1Mi"));
+    spec["containers"].as_array_mut().unwrap().push(json!({"name": "other", "image": "web:1"}));
+    lab.add(spec);
+    lab.until("both", |lab| lab.state("main") == "Running" && lab.state("other") == "Running").await;
+    // A folder where the record is written before it is put in place.
+    let in_the_way = lab.root.join("pods/u1/allocated_resources.new");
+    std::fs::create_dir(&in_the_way).unwrap();
+    give_memory(&lab, "2Mi").await;
+    let failed = |lab: &Lab| resizing(lab, "web").is_some_and(|c| c.reason.as_deref() == Some("Error"));
+    lab.until("an error", failed).await;
+    lab.runtime.exit("other", 1);
+    lab.until("a new start", |lab| {
+        lab.container("other").restart_count == 1 && lab.state("other") == "Running"
+    })
+    .await;
+    let calls = lab.runtime.calls();
+    assert!(!calls.iter().any(|call| call.starts_with("stop ")), "{calls:?}");
+    std::fs::remove_dir(&in_the_way).unwrap();
+    until_replaced(&lab).await;
 }
