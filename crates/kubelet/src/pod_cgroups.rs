@@ -63,6 +63,12 @@ impl PodCgroups {
         cgroups.update(&pod_cgroup(qos::qos_class(pod), pod.uid()), resources).map_err(text)
     }
 
+    /// The limits of the pod that are in force, as far as they can be read.
+    pub fn limits(&self, pod: &Pod) -> Resources {
+        let Some(cgroups) = &self.cgroups else { return Resources::default() };
+        cgroups.limits(&pod_cgroup(qos::qos_class(pod), pod.uid()))
+    }
+
     /// Bytes of memory that the pod uses, with all caches; `None` if nobody counts them.
     pub fn memory_usage(&self, pod: &Pod) -> Option<u64> {
         self.cgroups.as_ref()?.memory_usage(&pod_cgroup(qos::qos_class(pod), pod.uid()))

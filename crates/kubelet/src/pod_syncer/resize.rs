@@ -3,7 +3,7 @@
 //! Whether a pod is given what it wants is decided before ([`crate::allocation`]); here it is carried out.
 //!
 //! What was applied is remembered per container; after a restart of the server, where nothing is remembered, the
-//! limits are written once more, which changes nothing. Containers that get their new resources by a restart
+//! limits are written once more, which changes nothing. What was applied to the pod its cgroup shows. Containers that get their new resources by a restart
 //! ([`crate::resize_policy`]) are stopped and started by the same actions of the pass as for any other reason
 //! ([`crate::compute_actions`]). Source: KEP-1287.
 
@@ -14,6 +14,7 @@ use knarr_api::kind::Kind;
 use serde::Serialize;
 
 use super::retry::Retry;
+use super::shrink::Limit;
 use super::{PodMemory, PodSyncer, blocking, lock};
 use crate::compute_actions::newest;
 use crate::pod;
@@ -126,24 +127,20 @@ impl PodSyncer {
         let other = match &memory.applied_to_pod {
             Some(had) => *had != of_pod,
             // After a restart of the server it is not known.
-            None => lock(&self.allocations).in_progress(pod.uid()),
+            None => replaces || lock(&self.allocations).in_progress(pod.uid()),
         };
         if todo.is_empty() && !other {
             return Ok(());
         }
         let changed: Vec<_> =
             todo.iter().map(|(container, status, _, wanted)| (*container, *status, wanted)).collect();
-        let before = match &memory.applied_to_pod {
-            Some(had) => had.clone(),
-            // What is to be replaced may have been given more, and may use it.
-            None if replaces => Resources::default(),
-            None => of_pod.clone(),
-        };
+        let before = self.limits_in_force(pod, memory.applied_to_pod.as_ref().unwrap_or(&of_pod)).await?;
         let widest = widest(&before, &of_pod);
         // What is replaced has room to start, whatever else cannot be lowered.
         self.limit_pod(pod, widest.clone()).await?;
         // What a container frees that is replaced, the pod does not use any more.
-        self.check_shrink(pod, memory, (!replaces).then_some(&of_pod), &changed).await?;
+        let shrinks = (!replaces).then_some(Limit { applied: Some(&before), wanted: &of_pod });
+        self.check_shrink(pod, memory, shrinks, &changed).await?;
         for (container, status, settings, wanted) in todo {
             self.limit_container(status, &settings).await?;
             memory.applied.insert(status.id.clone(), wanted);
@@ -171,6 +168,20 @@ impl PodSyncer {
         tracing::warn!(pod = %pod::format(pod), error, "cannot resize the pod");
         memory.resize_retry = Some(Retry::after(memory.resize_retry, self.clock.now()));
         self.fail_resize(pod, error);
+    }
+
+    /// What the pod's cgroup allows, which may be neither what was given last nor what was given before that: a resize
+    /// may have stopped halfway. `known` has what the cgroup does not show.
+    ///
+    /// Source: upstream's `doPodResizeAction` goes by the pod's cgroup, too.
+    async fn limits_in_force(&self, pod: &Arc<Pod>, known: &Resources) -> Result<Resources, String> {
+        let (cgroups, of_pod) = (self.cgroups.clone(), Arc::clone(pod));
+        let shown = blocking(move || cgroups.limits(&of_pod)).await?;
+        Ok(Resources {
+            cpu_quota: shown.cpu_quota.or(known.cpu_quota),
+            memory_limit: shown.memory_limit.or(known.memory_limit),
+            ..known.clone()
+        })
     }
 
     async fn limit_pod(&self, pod: &Arc<Pod>, resources: Resources) -> Result<(), String> {

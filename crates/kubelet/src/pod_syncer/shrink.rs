@@ -67,13 +67,12 @@ impl PodSyncer {
         &self,
         pod: &Arc<Pod>,
         memory: &PodMemory,
-        of_pod: Option<&Resources>,
+        of_pod: Option<Limit<'_>>,
         containers: &[(&Container, &ContainerStatus, &Resources)],
     ) -> Result<(), String> {
         let mut limits = Vec::new();
-        let limit = of_pod.map(|wanted| Limit { applied: memory.applied_to_pod.as_ref(), wanted });
         // Without cgroups nothing is limited.
-        let limit = limit.filter(|_| self.cgroups.are_there()).and_then(|limit| limit.lowered());
+        let limit = of_pod.filter(|_| self.cgroups.are_there()).and_then(|limit| limit.lowered());
         if let Some(limit) = limit {
             let (cgroups, pod) = (self.cgroups.clone(), Arc::clone(pod));
             let usage = blocking(move || cgroups.memory_usage(&pod)).await?;

@@ -16,6 +16,7 @@ use knarr_api::kind::Kind;
 use knarr_client::clock::TokioClock;
 use knarr_client::events::EventRecorder;
 use knarr_client::{Informers, Supervisor};
+use knarr_runtime::containers::Cgroups;
 use knarr_testing::FakeApi;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -76,6 +77,7 @@ struct Lab {
     supervisor: Supervisor,
     stop: CancellationToken,
     kubelet: Option<Arc<Kubelet>>,
+    cgroups: Option<Cgroups>,
 }
 
 impl Drop for Lab {
@@ -86,8 +88,12 @@ impl Drop for Lab {
 }
 
 impl Lab {
-    /// A node with a running kubelet.
+    /// A node with a running kubelet, and without cgroups.
     async fn new() -> Self {
+        Self::with_cgroups(None).await
+    }
+
+    async fn with_cgroups(cgroups: Option<Cgroups>) -> Self {
         let clock = Arc::new(TokioClock::starting_at(Timestamp::from_second(1_800_000_000).unwrap()));
         let resources = [
             Pod::RESOURCE,
@@ -107,7 +113,7 @@ impl Lab {
         let supervisor = Supervisor::new(clock.clone());
         let (runtime, volumes) = (FakeRuntime::new(clock), Arc::default());
         let stop = CancellationToken::new();
-        let mut lab = Self { root, api, runtime, volumes, supervisor, stop, kubelet: None };
+        let mut lab = Self { root, api, runtime, volumes, supervisor, stop, kubelet: None, cgroups };
         lab.start().await;
         lab
     }
@@ -124,7 +130,7 @@ impl Lab {
             volumes: self.volumes.clone(),
             objects: ObjectSource::new(client.clone(), self.supervisor.clone(), stop.clone()),
             recorder: EventRecorder::new(client, "kubelet", "n1", stop.clone()),
-            cgroups: None,
+            cgroups: self.cgroups.clone(),
             memory_capacity: 8 << 30,
             host_security: HostSecurity::default(),
         };

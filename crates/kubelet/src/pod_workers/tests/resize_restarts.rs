@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use knarr_client::Patch;
+use knarr_runtime::containers::Cgroups;
 use serde_json::{Value, json};
 
 use super::resize::resizing;
@@ -252,4 +253,72 @@ async fn nothing_is_stopped_that_cannot_be_recorded() {
     assert!(!calls.iter().any(|call| call.starts_with("stop ")), "{calls:?}");
     std::fs::remove_dir(&in_the_way).unwrap();
     until_replaced(&lab).await;
+}
+
+/// Cgroups for one test, with a process in those of the pod, as a real runtime has.
+struct Tree {
+    cgroups: Cgroups,
+    process: std::process::Child,
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = self.cgroups.remove("");
+    }
+}
+
+impl Tree {
+    const POD: &'static str = "burstable/podu1";
+
+    fn new(name: &str) -> Self {
+        // SAFETY: plain system call.
+        assert_eq!(unsafe { libc::geteuid() }, 0, "this test needs root");
+        let root = format!("/knarr-kubelet-test-{}-{name}", std::process::id());
+        let process = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        Self { cgroups: Cgroups::detect(&root).unwrap(), process }
+    }
+
+    fn run(&self) {
+        let own = format!("{}/main", Self::POD);
+        self.cgroups.create(&own, &crate::runtime::Resources::default()).unwrap();
+        self.cgroups.add_process(&own, self.process.id() as i32).unwrap();
+    }
+
+    fn memory_limit(&self) -> Option<i64> {
+        self.cgroups.limits(Self::POD).memory_limit
+    }
+}
+
+/// A kubelet that has just started does not know what the pod was given before: its cgroup has it.
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_not_without_a_limit_while_its_container_is_replaced() {
+    for (old, new, meanwhile) in [(64, 32, 64), (32, 64, 64)] {
+        let tree = Tree::new(&format!("widest-{new}"));
+        let mut lab = Lab::with_cgroups(Some(tree.cgroups.clone())).await;
+        let container = |memory: i64| {
+            json!({
+                "name": "main",
+                "resources": {"requests": {"cpu": "1"}, "limits": {"memory": format!("{memory}Mi")}},
+                "resizePolicy": [{"resourceName": "memory", "restartPolicy": "RestartContainer"}],
+            })
+        };
+        lab.add(web(container(old)));
+        lab.until("the pod", |lab| lab.phase() == "Running").await;
+        tree.run();
+        assert_eq!(tree.memory_limit(), Some(old << 20));
+        lab.runtime.lock().stubborn.insert("main".into());
+        let patch = json!({"metadata": {"generation": 2}, "spec": {"containers": [container(new)]}});
+        lab.api.client().patch::<Pod>("default", "web", None, &Patch::Strategic(patch)).await.unwrap();
+        let stops = |lab: &Lab| lab.runtime.calls().iter().filter(|call| call.starts_with("stop ")).count();
+        lab.until("the stop", |lab| stops(lab) == 1).await;
+        assert_eq!(tree.memory_limit(), Some(meanwhile << 20));
+        restart(&mut lab).await;
+        lab.until("the stop", |lab| stops(lab) == 2).await;
+        assert_eq!(tree.memory_limit(), Some(meanwhile << 20), "from {old} to {new}");
+        lab.until("the restart", |lab| lab.container("main").restart_count == 1).await;
+        lab.until("the resize", |lab| resizing(lab, "web").is_none()).await;
+        lab.until("the limit", |_| tree.memory_limit() == Some(new << 20)).await;
+    }
 }

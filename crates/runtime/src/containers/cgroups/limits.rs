@@ -1,6 +1,8 @@
-//! Resource limits and the control files they become, as pure functions.
+//! Resource limits, the control files they become, and what those say of the limits in force.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -178,9 +180,72 @@ pub fn v2_writes(r: &Resources) -> Vec<Write> {
     out
 }
 
+/// What is unlimited is shown by v1 as the highest number of bytes that is a whole number of pages.
+const UNLIMITED: i64 = 1 << 62;
+
+/// A limit as a file of either version shows it; negative is unlimited.
+fn shown_limit(text: &str) -> Option<i64> {
+    match text.trim() {
+        "max" => Some(-1),
+        number => number.parse().ok().map(|n: i64| if (0..UNLIMITED).contains(&n) { n } else { -1 }),
+    }
+}
+
+fn read_limit(folder: &Path, file: &str) -> Option<i64> {
+    shown_limit(&fs::read_to_string(folder.join(file)).ok()?)
+}
+
+pub fn read_v1(cpu: Option<PathBuf>, memory: Option<PathBuf>) -> Resources {
+    Resources {
+        cpu_quota: cpu.and_then(|folder| read_limit(&folder, "cpu.cfs_quota_us")),
+        memory_limit: memory.and_then(|folder| read_limit(&folder, "memory.limit_in_bytes")),
+        ..Resources::default()
+    }
+}
+
+pub fn read_v2(folder: &Path) -> Resources {
+    let cpu = fs::read_to_string(folder.join("cpu.max")).ok();
+    Resources {
+        cpu_quota: cpu.and_then(|text| shown_limit(text.split_whitespace().next()?)),
+        memory_limit: read_limit(folder, "memory.max"),
+        ..Resources::default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_as_the_kernel_shows_them() {
+        for (text, expected) in [
+            ("max\n", Some(-1)),
+            ("-1\n", Some(-1)),
+            ("0\n", Some(0)),
+            ("67108864\n", Some(64 << 20)),
+            // With pages of 4 KiB and of 64 KiB.
+            ("9223372036854771712\n", Some(-1)),
+            ("9223372036854710272\n", Some(-1)),
+            ("\n", None),
+        ] {
+            assert_eq!(shown_limit(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn v2_limits_are_read() {
+        let folder = std::env::temp_dir().join(format!("knarr-limits-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let mut found = vec![read_v2(&folder)];
+        for (cpu, memory) in [("20000 100000\n", "67108864\n"), ("max 100000\n", "max\n")] {
+            fs::write(folder.join("cpu.max"), cpu).unwrap();
+            fs::write(folder.join("memory.max"), memory).unwrap();
+            found.push(read_v2(&folder));
+        }
+        fs::remove_dir_all(&folder).unwrap();
+        let found: Vec<_> = found.iter().map(|r| (r.cpu_quota, r.memory_limit)).collect();
+        assert_eq!(found, [(None, None), (Some(20_000), Some(64 << 20)), (Some(-1), Some(-1))]);
+    }
 
     #[test]
     fn weights() {

@@ -321,6 +321,19 @@ impl Cgroups {
         names
     }
 
+    /// The limits in force, as far as they can be read: the quota of CPU and the limit of memory.
+    pub fn limits(&self, path: &str) -> Resources {
+        let full = self.full_path(path);
+        match &self.layout {
+            Layout::V1 { hierarchies, .. } => {
+                let folder =
+                    |name: &str| hierarchies.iter().find(|h| h.has(name)).map(|h| h.mount.join(&full));
+                limits::read_v1(folder("cpu"), folder("memory"))
+            }
+            Layout::V2 { mount } => limits::read_v2(&mount.join(&full)),
+        }
+    }
+
     pub fn stats(&self, path: &str) -> Stats {
         let full = self.full_path(path);
         match &self.layout {

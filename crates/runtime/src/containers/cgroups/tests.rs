@@ -36,6 +36,13 @@ fn limits_processes_stats_and_removal() {
     cgroups.create("burstable/pod1", &Resources::default()).unwrap();
     cgroups.create("burstable/pod1/c1", &resources).unwrap();
     cgroups.update("burstable/pod1/c1", &Resources { pids_limit: Some(16), ..Resources::default() }).unwrap();
+    let in_force = |path: &str| {
+        let limits = cgroups.limits(path);
+        (limits.cpu_quota, limits.memory_limit)
+    };
+    assert_eq!(in_force("burstable/pod1/c1"), (Some(20_000), Some(64 << 20)));
+    assert_eq!(in_force("burstable/pod1"), (Some(-1), Some(-1)));
+    assert_eq!(in_force("nowhere"), (None, None));
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
     cgroups.add_process("burstable/pod1/c1", child.id() as i32).unwrap();
     assert_eq!(cgroups.processes(""), [child.id() as i32]);
