@@ -128,6 +128,7 @@ instrumented! {
     "container_status" container_status(id: &str) -> ContainerStatus;
     "podsandbox_status" pod_status(uid: &str) -> PodRuntimeStatus;
     "update_container" update_container_resources(id: &str, resources: &Resources) -> ();
+    "container_status" container_limits(id: &str) -> Resources;
     "reopen_container_log" reopen_container_log(id: &str) -> ();
     "exec" exec(id: &str, request: &ExecRequest) -> Session;
     "attach" attach(id: &str, request: &AttachRequest) -> Session;

@@ -456,6 +456,8 @@ pub trait ContainerRuntime: Send + Sync + 'static {
     /// Sandboxes and containers of one pod.
     async fn pod_status(&self, uid: &str) -> Result<PodRuntimeStatus>;
     async fn update_container_resources(&self, id: &str, resources: &Resources) -> Result<()>;
+    /// The limits in force of a container that runs, as far as the runtime reports them; negative is unlimited.
+    async fn container_limits(&self, id: &str) -> Result<Resources>;
     /// Opens the container's log anew, after it was renamed.
     async fn reopen_container_log(&self, id: &str) -> Result<()>;
 

@@ -146,6 +146,19 @@ impl Cri {
         done.map(drop).map_err(client::error)
     }
 
+    /// Source: `toKubeContainerResources` of `k8s.io/kubernetes/pkg/kubelet/kuberuntime`: what is 0 is no limit.
+    pub(super) async fn limits_of(&self, id: &str) -> Result<Resources> {
+        let answer: cri::ContainerStatusResponse =
+            self.inner.runtime.call(STATUS, &one(id)).await.map_err(client::error)?;
+        let reported = answer.status.and_then(|status| status.resources?.linux);
+        let limit = |value: i64| if value > 0 { value } else { -1 };
+        Ok(Resources {
+            cpu_quota: reported.as_ref().map(|linux| limit(linux.cpu_quota)),
+            memory_limit: reported.as_ref().map(|linux| limit(linux.memory_limit_in_bytes)),
+            ..Resources::default()
+        })
+    }
+
     pub(super) async fn reopen_log(&self, id: &str) -> Result<()> {
         let done = self.inner.runtime.call::<cri::Done>(REOPEN_LOG, &one(id)).await;
         done.map(drop).map_err(client::error)

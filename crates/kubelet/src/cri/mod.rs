@@ -213,6 +213,10 @@ impl ContainerRuntime for Cri {
         self.update_resources(id, resources).await
     }
 
+    async fn container_limits(&self, id: &str) -> Result<Resources> {
+        self.limits_of(id).await
+    }
+
     async fn reopen_container_log(&self, id: &str) -> Result<()> {
         self.reopen_log(id).await
     }

@@ -26,6 +26,7 @@ struct Fake {
     /// Passwords that pulls came with.
     passwords: Vec<String>,
     statuses: u32,
+    limits: Option<cri::LinuxContainerResources>,
 }
 
 type Shared = Arc<Mutex<Fake>>;
@@ -99,6 +100,7 @@ fn answer(fake: &mut Fake, path: &str, message: Bytes) -> Answer {
                 state: fake.state,
                 created_at: 1,
                 log_path: "/logs/0.log".into(),
+                resources: fake.limits.clone().map(|linux| cri::ContainerResources { linux: Some(linux) }),
                 ..Default::default()
             };
             Answer::new(Ok(cri::ContainerStatusResponse { status: Some(status) }))
@@ -187,6 +189,25 @@ async fn a_runtime_that_leaves_cgroups_to_systemd_is_refused() {
     assert!(error.contains("cgroup driver systemd"), "{error}");
     lock(&lab.fake).driver = Some(cri::CgroupDriver::Cgroupfs);
     assert!(lab.open().await.is_ok());
+}
+
+#[tokio::test]
+async fn limits_in_force_are_those_that_it_reports() {
+    let lab = Lab::new();
+    let runtime = lab.open().await.unwrap();
+    for (quota, memory, expected) in
+        [(0, 0, (Some(-1), Some(-1))), (20_000, 64 << 20, (Some(20_000), Some(64 << 20)))]
+    {
+        lock(&lab.fake).limits = Some(cri::LinuxContainerResources {
+            cpu_quota: quota,
+            memory_limit_in_bytes: memory,
+            ..Default::default()
+        });
+        let limits = runtime.container_limits("c1").await.unwrap();
+        assert_eq!((limits.cpu_quota, limits.memory_limit), expected);
+    }
+    lock(&lab.fake).limits = None;
+    assert_eq!(runtime.container_limits("c1").await.unwrap(), Resources::default());
 }
 
 #[tokio::test]

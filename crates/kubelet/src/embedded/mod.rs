@@ -308,6 +308,10 @@ impl ContainerRuntime for Embedded {
         self.inner.runtime.update_resources(id, resources.clone()).await.map_err(errors::container)
     }
 
+    async fn container_limits(&self, id: &str) -> Result<Resources> {
+        self.inner.runtime.container_limits(id).map_err(errors::container)
+    }
+
     async fn reopen_container_log(&self, id: &str) -> Result<()> {
         self.inner.runtime.reopen_log(id).await.map_err(errors::container)
     }

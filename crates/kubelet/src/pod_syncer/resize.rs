@@ -139,7 +139,8 @@ impl PodSyncer {
         // What is replaced has room to start, whatever else cannot be lowered.
         self.limit_pod(pod, widest.clone()).await?;
         // What a container frees that is replaced, the pod does not use any more.
-        let shrinks = (!replaces).then_some(Limit { applied: Some(&before), wanted: &of_pod });
+        let shrinks =
+            (!replaces).then_some(Limit { in_force: before.memory_limit.or(Some(-1)), wanted: &of_pod });
         self.check_shrink(pod, memory, shrinks, &changed).await?;
         for (container, status, settings, wanted) in todo {
             self.limit_container(status, &settings).await?;

@@ -1,9 +1,9 @@
 //! Limits of memory that become lower than what is in use: on cgroups v2 the kernel would end a process of the
 //! container, on v1 it refuses.
 //!
-//! Source: upstream's kubelet 1.37 compares in the same way, with the same messages, and refuses what it cannot compare
-//! because the usage is missing; what cannot be done now is tried again, and is `PodResizeInProgress` with reason `Error`
-//! until then.
+//! Source: upstream's kubelet 1.37 (`validateMemoryResizeAction`) compares in the same way, with the same messages, and
+//! refuses what it cannot compare because the usage is missing, but only where a limit of memory becomes lower. What
+//! cannot be done now is tried again, and is `PodResizeInProgress` with reason `Error` until then.
 
 use std::sync::Arc;
 
@@ -12,23 +12,30 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use super::{PodMemory, PodSyncer, blocking};
 use crate::runtime::{ContainerStatus, Resources};
 
-/// A limit that is to change.
+/// A limit of memory that is to change.
 pub(super) struct Limit<'a> {
-    pub applied: Option<&'a Resources>,
+    /// In bytes; negative is unlimited. `None` if nobody knows.
+    pub in_force: Option<i64>,
     pub wanted: &'a Resources,
 }
 
+/// A lower limit in bytes, and how much may be in use for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Lower {
+    limit: i64,
+    most: i64,
+}
+
 impl Limit<'_> {
-    /// The new limit in bytes, if it may be lower than the one in force. What is in force is not known after a restart;
-    /// then it is at least what is in use.
-    fn lowered(&self) -> Option<i64> {
-        let wanted = self.wanted.memory_limit.filter(|limit| *limit >= 0)?;
-        match self.applied {
-            None => Some(wanted.saturating_add(1)),
-            Some(applied) => match applied.memory_limit.filter(|limit| *limit >= 0) {
-                Some(limit) if limit <= wanted => None,
-                _ => Some(wanted),
-            },
+    /// The new limit, if it may be lower than the one in force.
+    fn lowered(&self) -> Option<Lower> {
+        let limit = self.wanted.memory_limit.filter(|limit| *limit >= 0)?;
+        match self.in_force {
+            Some(in_force) if (0..=limit).contains(&in_force) => None,
+            Some(_) => Some(Lower { limit, most: limit - 1 }),
+            // It is at least what is in use; so nothing is lost if it is the same, and all of it is in use. Upstream takes
+            // it for unlimited, and refuses that.
+            None => Some(Lower { limit, most: limit }),
         }
     }
 }
@@ -37,15 +44,15 @@ impl Limit<'_> {
 struct Lowered {
     /// `pod`, `container "a"`.
     name: String,
-    limit: i64,
+    lower: Lower,
     usage: Option<u64>,
 }
 
 impl Lowered {
     fn refusal(&self) -> Option<String> {
-        let Self { name, limit, usage } = self;
+        let Self { name, lower: Lower { limit, most }, usage } = self;
         let Some(usage) = usage else { return Some(format!("missing {name} memory usage")) };
-        let below = u64::try_from(*limit).is_ok_and(|limit| *usage >= limit);
+        let below = i64::try_from(*usage).map_or(true, |usage| usage > *most);
         below
             .then(|| format!("attempting to set {name} memory limit ({limit}) below current usage ({usage})"))
     }
@@ -73,18 +80,26 @@ impl PodSyncer {
         let mut limits = Vec::new();
         // Without cgroups nothing is limited.
         let limit = of_pod.filter(|_| self.cgroups.are_there()).and_then(|limit| limit.lowered());
-        if let Some(limit) = limit {
+        if let Some(lower) = limit {
             let (cgroups, pod) = (self.cgroups.clone(), Arc::clone(pod));
             let usage = blocking(move || cgroups.memory_usage(&pod)).await?;
-            limits.push(Lowered { name: "pod".to_owned(), limit, usage });
+            limits.push(Lowered { name: "pod".to_owned(), lower, usage });
         }
         for (container, status, wanted) in containers {
-            let limit = Limit { applied: memory.applied.get(&status.id), wanted };
-            let Some(limit) = limit.lowered() else { continue };
+            let in_force = match memory.applied.get(&status.id) {
+                Some(applied) => Some(applied.memory_limit.unwrap_or(-1)),
+                None if wanted.memory_limit.is_none() => continue,
+                // After a restart of this server.
+                None => {
+                    let limits = self.runtime.container_limits(&status.id).await;
+                    limits.map_err(|e| e.to_string())?.memory_limit
+                }
+            };
+            let Some(lower) = (Limit { in_force, wanted }).lowered() else { continue };
             let stats = self.runtime.container_stats(&status.id).await.map_err(|e| e.to_string())?;
             // What runs uses some memory: 0 is what is shown of a runtime that does not report it.
             let usage = Some(stats.usage.memory_usage_bytes).filter(|bytes| *bytes > 0);
-            limits.push(Lowered { name: format!("container {:?}", container.name), limit, usage });
+            limits.push(Lowered { name: format!("container {:?}", container.name), lower, usage });
         }
         refusal(&limits).map_or(Ok(()), Err)
     }
@@ -94,31 +109,28 @@ impl PodSyncer {
 mod tests {
     use super::*;
 
-    fn limited(bytes: Option<i64>) -> Resources {
-        Resources { memory_limit: bytes, ..Resources::default() }
-    }
-
     #[test]
     fn which_limits_are_lowered() {
-        for (applied, wanted, expected) in [
-            (Some(None), Some(5), Some(5)),
-            (Some(Some(-1)), Some(5), Some(5)),
-            (Some(Some(6)), Some(5), Some(5)),
-            (Some(Some(5)), Some(5), None),
-            (Some(Some(5)), Some(6), None),
-            (Some(Some(5)), None, None),
-            (Some(Some(5)), Some(-1), None),
-            (None, Some(5), Some(6)),
+        for (in_force, wanted, expected) in [
+            (Some(-1), Some(5), Some((5, 4))),
+            (Some(6), Some(5), Some((5, 4))),
+            (Some(5), Some(5), None),
+            (Some(5), Some(6), None),
+            (Some(5), None, None),
+            (Some(5), Some(-1), None),
+            (None, Some(5), Some((5, 5))),
+            (None, None, None),
         ] {
-            let (has, wants) = (applied.map(limited), limited(wanted));
-            let limit = Limit { applied: has.as_ref(), wanted: &wants };
-            assert_eq!(limit.lowered(), expected, "{applied:?} {wanted:?}");
+            let wants = Resources { memory_limit: wanted, ..Resources::default() };
+            let lower = Limit { in_force, wanted: &wants }.lowered();
+            assert_eq!(lower.map(|l| (l.limit, l.most)), expected, "{in_force:?} {wanted:?}");
         }
     }
 
     #[test]
     fn what_is_in_use_is_said() {
-        let lowered = |name: &str, usage| Lowered { name: name.to_owned(), limit: 10, usage };
+        let lower = Lower { limit: 10, most: 9 };
+        let lowered = |name: &str, usage| Lowered { name: name.to_owned(), lower, usage };
         let below = |name: &str| lowered(name, Some(9));
         let above = |name: &str| lowered(name, Some(10));
         let unknown = |name: &str| lowered(name, None);

@@ -36,6 +36,8 @@ pub struct State {
     /// The limits that containers were given while they ran, by id, in order.
     pub limits: Vec<(String, Resources)>,
     pub limit_fault: Option<String>,
+    /// What is in force of them is not reported.
+    pub hides_limits: bool,
     /// Bytes that each container uses.
     pub memory_usage: u64,
     /// Operations that panic, each once: `sandbox`, `create`, `stop`, `exec`, `list`.
@@ -284,7 +286,18 @@ impl ContainerRuntime for FakeRuntime {
             return Err(RuntimeError::Failed(fault.clone()));
         }
         state.limits.push((id.to_owned(), resources.clone()));
+        if let Some((_, config)) = state.containers.iter_mut().find(|(c, _)| c.id == id) {
+            config.resources.memory_limit = resources.memory_limit.or(config.resources.memory_limit);
+        }
         Ok(())
+    }
+
+    async fn container_limits(&self, id: &str) -> Result<Resources> {
+        let state = self.lock();
+        let found = state.containers.iter().find(|(c, _)| c.id == id);
+        let (_, config) = found.ok_or_else(|| RuntimeError::NotFound(id.to_owned()))?;
+        let memory_limit = (!state.hides_limits).then_some(config.resources.memory_limit.unwrap_or(-1));
+        Ok(Resources { memory_limit, ..Resources::default() })
     }
 
     async fn reopen_container_log(&self, _: &str) -> Result<()> {

@@ -221,6 +221,9 @@ impl ContainerRuntime for Leaked {
     async fn update_container_resources(&self, _: &str, _: &Resources) -> Result<()> {
         unknown()
     }
+    async fn container_limits(&self, _: &str) -> Result<Resources> {
+        unknown()
+    }
     async fn reopen_container_log(&self, _: &str) -> Result<()> {
         unknown()
     }

@@ -311,8 +311,17 @@ pub struct ContainerStatus {
     pub annotations: BTreeMap<String, String>,
     #[prost(string, tag = "15")]
     pub log_path: String,
+    /// Not there in runtimes of before CRI 1.26.
+    #[prost(message, optional, tag = "16")]
+    pub resources: Option<ContainerResources>,
     #[prost(message, optional, tag = "18")]
     pub user: Option<ContainerUser>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ContainerResources {
+    #[prost(message, optional, tag = "1")]
+    pub linux: Option<LinuxContainerResources>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -224,6 +224,61 @@ async fn a_limit_is_not_lowered_below_what_is_in_use() {
     assert_eq!(applied, Some(32 << 20));
 }
 
+/// One cpu and memory of 64Mi; a resize to these, after the kubelet has started anew.
+async fn resize_after_restart(lab: &mut Lab, cpu: &str, memory: &str) {
+    let resources = |cpu: &str, memory: &str| json!({"requests": {"cpu": cpu, "memory": "1Mi"}, "limits": {"memory": memory}});
+    lab.add(web(json!({"resources": resources("1", "64Mi")})));
+    lab.until("the pod", |lab| lab.phase() == "Running").await;
+    lab.stop.cancel();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    lab.start().await;
+    let container = json!({"name": "main", "resources": resources(cpu, memory)});
+    let patch = json!({"metadata": {"generation": 2}, "spec": {"containers": [container]}});
+    lab.api.client().patch::<Pod>("default", "web", None, &Patch::Strategic(patch)).await.unwrap();
+}
+
+fn error(lab: &Lab) -> String {
+    let failed = resizing(lab, "web").filter(|c| c.reason.as_deref() == Some("Error"));
+    failed.and_then(|c| c.message).unwrap_or_default()
+}
+
+/// A kubelet that has just started asks the runtime for the limits in force.
+#[tokio::test(start_paused = true)]
+async fn what_is_in_use_matters_to_lower_limits_alone() {
+    // The runtime reports no usage.
+    let mut lab = Lab::new().await;
+    resize_after_restart(&mut lab, "2", "64Mi").await;
+    lab.until("the resize", |lab| is(lab, "web", "2") && resizing(lab, "web").is_none()).await;
+    let emitted = lab.events().await;
+    assert!(!emitted.iter().any(|e| e.starts_with("ResizeError")), "{emitted:?}");
+
+    let mut lab = Lab::new().await;
+    resize_after_restart(&mut lab, "1", "32Mi").await;
+    lab.until("an error", |lab| error(lab).contains("missing container \"main\" memory usage")).await;
+    lab.runtime.lock().memory_usage = 32 << 20;
+    let expected =
+        "attempting to set container \"main\" memory limit (33554432) below current usage (33554432)";
+    lab.until("another one", |lab| error(lab).contains(expected)).await;
+    lab.runtime.lock().memory_usage = 31 << 20;
+    lab.until("the resize", |lab| resizing(lab, "web").is_none()).await;
+}
+
+/// Of a runtime that does not report limits, either.
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_is_not_known_may_be_lowered() {
+    let mut lab = Lab::new().await;
+    lab.runtime.lock().hides_limits = true;
+    resize_after_restart(&mut lab, "2", "64Mi").await;
+    lab.until("an error", |lab| error(lab).contains("missing container \"main\" memory usage")).await;
+    lab.runtime.lock().memory_usage = (64 << 20) + 1;
+    let expected =
+        "attempting to set container \"main\" memory limit (67108864) below current usage (67108865)";
+    lab.until("another one", |lab| error(lab).contains(expected)).await;
+    // All that it may have: the limit was no other one.
+    lab.runtime.lock().memory_usage = 64 << 20;
+    lab.until("the resize", |lab| is(lab, "web", "2") && resizing(lab, "web").is_none()).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_resize_that_fails_keeps_no_container_from_starting_again() {
     let lab = Lab::new().await;

@@ -177,6 +177,12 @@ impl Runtime {
         Ok(self.inner.cgroups.stats(&sandbox.cgroup_of(id)))
     }
 
+    /// The limits in force of a running container, as far as its cgroup shows them.
+    pub fn container_limits(&self, id: &str) -> Result<Resources> {
+        let sandbox = self.sandbox_of(id)?;
+        Ok(self.inner.cgroups.limits(&sandbox.cgroup_of(id)))
+    }
+
     /// Changes the limits that are given.
     pub async fn update_resources(&self, id: &str, resources: Resources) -> Result<()> {
         let sandbox = self.sandbox_of(id)?;
