@@ -56,6 +56,8 @@ impl BackOff {
             _ => self.initial,
         };
         self.entries.insert(key.to_owned(), Entry { back_off, last_update: now });
+        // Of those that are older nobody waits: an end that counts is up to twice the longest wait after the failure.
+        self.entries.retain(|_, entry| since(now, entry.last_update) <= self.max * 3);
     }
 
     /// Until when to wait, counted from `event` (the end of the container); `None` if there is no need.
@@ -103,6 +105,14 @@ mod tests {
         assert_eq!(back_off.wait_since("a", at(now), at(now)), None);
         back_off.next("a", at(now), at(now));
         assert_eq!(back_off.get("a").as_secs(), 10);
+        assert_eq!(back_off.entries.len(), 1);
+        back_off.next("b", at(now), at(now));
+        back_off.next("c", at(now + 900), at(now + 900));
+        assert_eq!(back_off.entries.len(), 3, "what may still have somebody wait");
+        back_off.next("c", at(now + 901), at(now + 901));
+        assert_eq!(back_off.entries.keys().collect::<Vec<_>>(), ["c"]);
+        assert_eq!(back_off.get("c").as_secs(), 20);
+        back_off.forget("c");
         back_off.forget("a");
         assert_eq!(back_off.get("a").as_secs(), 0);
     }

@@ -125,7 +125,7 @@ impl PodSyncer {
         let ended =
             start.runtime.containers.iter().find(|c| c.name == *name && c.state == ContainerState::Exited);
         let Some(ended_at) = ended.map(|c| c.finished_at.unwrap_or(c.created_at)) else { return Ok(()) };
-        let key = format!("{}_{name}_{}", start.pod.uid(), container_hash(start.container));
+        let key = back_off_key(start.pod, start.container);
         let now = self.clock.now();
         let waiting = {
             let mut back_off = lock(&self.crash_back_off);
@@ -237,6 +237,16 @@ impl PodSyncer {
     fn now(&self) -> Timestamp {
         self.clock.now()
     }
+}
+
+/// By which the ends of a container are counted: by its image and resources, so that a restart for a resize is the first
+/// of its kind and does not wait. One that goes back to what the container had in the last ten minutes does.
+///
+/// Source: `GetBackoffKey` and `doBackOff` of `k8s.io/kubernetes/pkg/kubelet/kuberuntime`.
+fn back_off_key(pod: &Pod, container: &Container) -> String {
+    let resources = container.resources.as_ref().and_then(|r| serde_json::to_string(r).ok());
+    let resources = resources.unwrap_or_default();
+    format!("{}_{}_{}_{resources}", pod.uid(), container.name, container_hash(container))
 }
 
 /// The container that an ephemeral one is to look into, where the pod's containers have processes of their own.

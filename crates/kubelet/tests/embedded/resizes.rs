@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
+use knarr_kubelet::runtime::ContainerRuntime as _;
 use serde_json::{Value, json};
 
 use crate::world::World;
@@ -57,6 +58,8 @@ async fn an_init_container_is_resized_while_it_runs() {
     let has = |w: &World| w.container("slow", "prepare").resources == Some(requirements(&after));
     world.until("the new size in the status", "slow", has).await;
     assert_eq!(limits(&world, &short), ("30000".into(), (48 << 20).to_string()));
+    let in_force = world.embedded.container_limits(&short).await.unwrap();
+    assert_eq!((in_force.cpu_quota, in_force.memory_limit), (Some(30_000), Some(48 << 20)));
     let status = world.container("slow", "prepare");
     assert_eq!((status.container_id, status.restart_count), (Some(id), 0));
     assert_eq!(world.log("slow", "prepare", 0), "begun");

@@ -41,6 +41,17 @@ async fn give_memory(lab: &Lab, memory: &str) {
     lab.api.client().patch::<Pod>("default", "web", None, &Patch::Strategic(patch)).await.unwrap();
 }
 
+/// Until its container runs for the nth time after the first, without a wait.
+async fn until_restarted(lab: &Lab, count: i32) {
+    let begun = tokio::time::Instant::now();
+    lab.until("the restart", |lab| {
+        lab.container("main").restart_count == count && lab.state("main") == "Running"
+    })
+    .await;
+    lab.until("the resize", |lab| resizing(lab, "web").is_none()).await;
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
 async fn until_replaced(lab: &Lab) {
     lab.until("the restart", |lab| {
         assert_ne!(lab.phase(), "Succeeded");
@@ -65,6 +76,24 @@ async fn a_container_that_is_stopped_for_its_limits_is_not_over() {
     // Once for this resize; what ends well after it is over.
     lab.runtime.exit("main", 0);
     lab.until("its end", |lab| lab.phase() == "Succeeded").await;
+}
+
+/// A restart for a resize is no crash. As upstream, what the container has had before waits, and so does what crashes.
+#[tokio::test(start_paused = true)]
+async fn one_resize_after_another_does_not_wait() {
+    let lab = Lab::new().await;
+    add_restarted_for_memory(&lab).await;
+    for (count, memory) in [(1, "2Mi"), (2, "3Mi"), (3, "4Mi")] {
+        give_memory(&lab, memory).await;
+        until_restarted(&lab, count).await;
+    }
+    let emitted = lab.events().await;
+    assert!(!emitted.iter().any(|e| e.starts_with("BackOff")), "{emitted:?}");
+    give_memory(&lab, "3Mi").await;
+    lab.until_state("main", "Waiting CrashLoopBackOff").await;
+    lab.until("the restart", |lab| lab.container("main").restart_count == 4).await;
+    lab.runtime.exit("main", 1);
+    lab.until_state("main", "Waiting CrashLoopBackOff").await;
 }
 
 /// Ends the kubelet, however far it is, and starts another one that remembers nothing.
