@@ -410,25 +410,20 @@ pub struct UsageDetails {
     pub interfaces: Vec<InterfaceStats>,
 }
 
-/// A container runtime. Sandboxes and containers outlive the caller.
+/// A container runtime. Sandboxes and containers outlive the caller. Nothing has a default: a runtime around another one
+/// would answer by it in place of handing the call on.
 #[async_trait]
 pub trait ContainerRuntime: Send + Sync + 'static {
     fn version(&self) -> RuntimeVersion;
 
     /// As last heard of the runtime.
-    fn features(&self) -> RuntimeFeatures {
-        RuntimeFeatures::default()
-    }
+    fn features(&self) -> RuntimeFeatures;
 
     /// What has been counted of it, as text for Prometheus.
-    fn metrics(&self) -> String {
-        String::new()
-    }
+    fn metrics(&self) -> String;
 
     /// What keeps pods from running, as the node's Ready condition tells it; nothing if all is well.
-    async fn not_ready(&self) -> Vec<String> {
-        Vec::new()
-    }
+    async fn not_ready(&self) -> Vec<String>;
 
     /// Makes a sandbox, connects it to the pod network and gives its id.
     async fn run_pod_sandbox(&self, config: &PodSandboxConfig) -> Result<String>;
@@ -474,9 +469,7 @@ pub trait ContainerRuntime: Send + Sync + 'static {
     async fn list_container_stats(&self, disk: Disk) -> Result<Vec<ContainerStats>>;
     async fn list_sandbox_stats(&self) -> Result<Vec<SandboxStats>>;
     /// Of containers and ready sandboxes, as far as it is known.
-    async fn usage_details(&self) -> Result<Vec<UsageDetails>> {
-        Ok(Vec::new())
-    }
+    async fn usage_details(&self) -> Result<Vec<UsageDetails>>;
 
     async fn image_status(&self, name: &str) -> Result<Option<Image>>;
     async fn list_images(&self) -> Result<Vec<Image>>;

@@ -249,6 +249,16 @@ impl ContainerRuntime for Embedded {
         }
     }
 
+    /// It counts nothing of its own.
+    fn metrics(&self) -> String {
+        String::new()
+    }
+
+    /// It runs as long as this process does.
+    async fn not_ready(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     async fn run_pod_sandbox(&self, config: &PodSandboxConfig) -> Result<String> {
         let (this, config) = (self.clone(), config.clone());
         unbroken(async move { this.run_sandbox(config).await }).await

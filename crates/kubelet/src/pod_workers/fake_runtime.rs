@@ -112,6 +112,14 @@ impl ContainerRuntime for FakeRuntime {
         RuntimeVersion { name: "fake".into(), version: "1".into() }
     }
 
+    fn metrics(&self) -> String {
+        String::new()
+    }
+
+    async fn not_ready(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     async fn run_pod_sandbox(&self, config: &PodSandboxConfig) -> Result<String> {
         let mut state = self.lock();
         state.may_panic("sandbox");
@@ -342,6 +350,10 @@ impl ContainerRuntime for FakeRuntime {
     }
 
     async fn list_sandbox_stats(&self) -> Result<Vec<SandboxStats>> {
+        Ok(Vec::new())
+    }
+
+    async fn usage_details(&self) -> Result<Vec<UsageDetails>> {
         Ok(Vec::new())
     }
 

@@ -11,7 +11,7 @@ use crate::runtime::{
     AttachRequest, Connection, ContainerConfig, ContainerRuntime, ContainerState, ContainerStats,
     ContainerStatus, Control, Disk, DiskUsage, ExecOutput, ExecRequest, FsInfo, Image, Keyring,
     PodRuntimeStatus, PodSandboxConfig, PodSandboxStatus, PulledImage, Resources, Result, RuntimeError,
-    RuntimeEvent, RuntimeVersion, SandboxStats, Session, Stats,
+    RuntimeEvent, RuntimeFeatures, RuntimeVersion, SandboxStats, Session, Stats, UsageDetails,
 };
 
 /// `echo` copies its input, `exit N` ends with N, `both` writes to both outputs, `forever` waits to be killed,
@@ -98,6 +98,18 @@ impl Leaked {
 impl ContainerRuntime for Leaked {
     fn version(&self) -> RuntimeVersion {
         RuntimeVersion { name: "knarr".into(), version: "0.1.0".into() }
+    }
+
+    fn features(&self) -> RuntimeFeatures {
+        RuntimeFeatures::default()
+    }
+
+    fn metrics(&self) -> String {
+        String::new()
+    }
+
+    async fn not_ready(&self) -> Vec<String> {
+        Vec::new()
     }
 
     async fn exec(&self, _: &str, request: &ExecRequest) -> Result<Session> {
@@ -237,6 +249,9 @@ impl ContainerRuntime for Leaked {
     }
     async fn container_stats(&self, _: &str) -> Result<ContainerStats> {
         unknown()
+    }
+    async fn usage_details(&self) -> Result<Vec<UsageDetails>> {
+        Ok(Vec::new())
     }
     async fn image_status(&self, _: &str) -> Result<Option<Image>> {
         unknown()
