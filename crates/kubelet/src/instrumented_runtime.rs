@@ -4,6 +4,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use knarr_apimachinery::clock::Clock;
@@ -14,8 +15,8 @@ use tokio::sync::broadcast;
 use crate::runtime::{
     AttachRequest, Connection, ContainerConfig, ContainerRuntime, ContainerStats, ContainerStatus, Disk,
     ExecOutput, ExecRequest, FsInfo, Image, Keyring, PodRuntimeStatus, PodSandboxConfig, PodSandboxStatus,
-    PulledImage, Resources, Result, RuntimeEvent, RuntimeFeatures, RuntimeVersion, SandboxStats, Session,
-    UsageDetails,
+    PulledImage, Readiness, Resources, Result, RuntimeEvent, RuntimeFeatures, RuntimeVersion, SandboxStats,
+    Session, UsageDetails,
 };
 
 /// From 5 ms, each two and a half times the one before.
@@ -63,15 +64,31 @@ impl InstrumentedRuntime {
         call: impl Future<Output = T> + Send,
         failed: impl FnOnce(&T) -> bool + Send,
     ) -> T {
-        self.counted.add(Metric::Operations as usize, &[operation], 1.0);
-        let begun = self.clock.monotonic();
+        let mut under_way =
+            UnderWay { runtime: self, operation, begun: self.clock.monotonic(), failed: true };
         let answer = call.await;
-        let took = self.clock.monotonic().saturating_sub(begun);
-        self.counted.record(Metric::Duration as usize, &[operation], took.as_secs_f64());
-        if failed(&answer) {
-            self.counted.add(Metric::Errors as usize, &[operation], 1.0);
-        }
+        under_way.failed = failed(&answer);
         answer
+    }
+}
+
+/// A call that is counted when it ends. One that is cut off has failed, as upstream's do when their context ends.
+struct UnderWay<'a> {
+    runtime: &'a InstrumentedRuntime,
+    operation: &'a str,
+    begun: Duration,
+    failed: bool,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let InstrumentedRuntime { clock, counted, .. } = self.runtime;
+        counted.add(Metric::Operations as usize, &[self.operation], 1.0);
+        let took = clock.monotonic().saturating_sub(self.begun);
+        counted.record(Metric::Duration as usize, &[self.operation], took.as_secs_f64());
+        if self.failed {
+            counted.add(Metric::Errors as usize, &[self.operation], 1.0);
+        }
     }
 }
 
@@ -96,8 +113,8 @@ macro_rules! instrumented {
                 self.counted.render() + &self.runtime.metrics()
             }
 
-            async fn not_ready(&self) -> Vec<String> {
-                self.measured("status", self.runtime.not_ready(), |_| false).await
+            async fn readiness(&self) -> Readiness {
+                self.measured("status", self.runtime.readiness(), |answer| answer.error.is_some()).await
             }
 
             /// As upstream, a command that ends badly is an error.
@@ -146,9 +163,10 @@ instrumented! {
 
 #[cfg(test)]
 mod tests {
-    use knarr_client::clock::SystemClock;
+    use knarr_client::clock::{SystemClock, TokioClock};
 
     use super::*;
+    use crate::pod_workers::fake_runtime::FakeRuntime;
     use crate::server::fake_runtime::Leaked;
 
     fn line(family: &str, operation: &str, value: u32) -> String {
@@ -160,7 +178,7 @@ mod tests {
         let runtime = InstrumentedRuntime::new(Arc::new(Leaked::new()), Arc::new(SystemClock));
         assert!(runtime.list_container_stats(Disk::LeftOut).await.is_ok());
         assert!(runtime.pull_image("busybox", &Keyring::default()).await.is_err());
-        assert!(runtime.not_ready().await.is_empty());
+        assert_eq!(runtime.readiness().await, Readiness::default());
         let text = runtime.metrics();
         for (operation, fails) in [("list_container_stats", false), ("pull_image", true), ("status", false)] {
             assert!(text.contains(&line("total", operation, 1)), "{text}");
@@ -168,6 +186,39 @@ mod tests {
             assert_eq!(text.contains(&line("errors_total", operation, 1)), fails, "{text}");
         }
         assert!(text.contains("operation_type=\"pull_image\",le=\"745.0580596923828\"} 1\n"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_status_that_is_not_answered_is_an_error() {
+        let fake = FakeRuntime::new(Arc::new(SystemClock));
+        let runtime = InstrumentedRuntime::new(fake.clone(), Arc::new(SystemClock));
+        runtime.readiness().await;
+        assert!(!runtime.metrics().contains("errors_total{"), "{}", runtime.metrics());
+        fake.lock().status_fault = Some("no answer".into());
+        runtime.readiness().await;
+        let text = runtime.metrics();
+        assert!(text.contains(&line("total", "status", 2)), "{text}");
+        assert!(text.contains(&line("errors_total", "status", 1)), "{text}");
+    }
+
+    /// As upstream, whose calls end with an error when their context does.
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_is_cut_off_is_an_error() {
+        let clock = Arc::new(TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
+        let fake = FakeRuntime::new(clock.clone());
+        let runtime = InstrumentedRuntime::new(fake.clone(), clock);
+        let config = ContainerConfig { name: "c".into(), ..ContainerConfig::default() };
+        let id = runtime.create_container("s", &config, &PodSandboxConfig::default()).await.unwrap();
+        runtime.start_container(&id).await.unwrap();
+        fake.lock().stubborn.insert("c".into());
+        let second = Duration::from_secs(1);
+        assert!(tokio::time::timeout(second, runtime.stop_container(&id, 30)).await.is_err());
+        let text = runtime.metrics();
+        assert!(text.contains(&line("total", "stop_container", 1)), "{text}");
+        assert!(text.contains(&line("duration_seconds_count", "stop_container", 1)), "{text}");
+        assert!(text.contains("operation_type=\"stop_container\",le=\"1.220703125\"} 1\n"), "{text}");
+        assert!(text.contains(&line("errors_total", "stop_container", 1)), "{text}");
+        assert!(!text.contains("errors_total{operation_type=\"start_container\"}"), "{text}");
     }
 
     #[tokio::test]

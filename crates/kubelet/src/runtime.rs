@@ -66,6 +66,15 @@ pub struct RuntimeHandler {
     pub user_namespaces: bool,
 }
 
+/// Whether a runtime can run pods.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Readiness {
+    /// What keeps pods from running, as the node's Ready condition tells it; nothing if all is well.
+    pub not_ready: Vec<String>,
+    /// Why it gave no answer now; then the rest is what is known nevertheless.
+    pub error: Option<String>,
+}
+
 /// What a runtime can do, and what the kubelet can ask of it. Nothing, unless it is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuntimeFeatures {
@@ -422,8 +431,7 @@ pub trait ContainerRuntime: Send + Sync + 'static {
     /// What has been counted of it, as text for Prometheus.
     fn metrics(&self) -> String;
 
-    /// What keeps pods from running, as the node's Ready condition tells it; nothing if all is well.
-    async fn not_ready(&self) -> Vec<String>;
+    async fn readiness(&self) -> Readiness;
 
     /// Makes a sandbox, connects it to the pod network and gives its id.
     async fn run_pod_sandbox(&self, config: &PodSandboxConfig) -> Result<String>;

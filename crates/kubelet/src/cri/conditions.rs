@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::messages as cri;
 use super::{Cri, client, lock};
-use crate::runtime::{Result, RuntimeFeatures, RuntimeHandler};
+use crate::runtime::{Readiness, Result, RuntimeFeatures, RuntimeHandler};
 
 const STATUS: &str = "/runtime.v1.RuntimeService/Status";
 const UPDATE: &str = "/runtime.v1.RuntimeService/UpdateRuntimeConfig";
@@ -47,6 +47,11 @@ fn problems(status: &cri::RuntimeStatus) -> Vec<String> {
     problems
 }
 
+/// Source: `statusV1` of `k8s.io/cri-client`, for which such an answer is an error.
+fn incomplete(status: &cri::RuntimeStatus) -> Option<String> {
+    (status.conditions.len() < 2).then(|| "RuntimeReady or NetworkReady condition are not set".to_owned())
+}
+
 /// What the runtime can do, as far as the kubelet asks for it.
 fn features(answer: &cri::StatusResponse) -> RuntimeFeatures {
     let handler = |handler: &cri::RuntimeHandler| RuntimeHandler {
@@ -66,7 +71,7 @@ fn features(answer: &cri::StatusResponse) -> RuntimeFeatures {
 }
 
 impl Cri {
-    pub(super) async fn why_not_ready(&self) -> Vec<String> {
+    pub(super) async fn ask_readiness(&self) -> Readiness {
         let asked = self.inner.runtime.call_within::<cri::StatusResponse>(
             STATUS,
             &cri::StatusRequest {},
@@ -78,23 +83,25 @@ impl Cri {
                     tracing::debug!(%error, "the runtime's version is not known");
                 }
                 *lock(&self.inner.features) = features(&answer);
-                let why_not = problems(&answer.status.unwrap_or_default());
+                let status = answer.status.unwrap_or_default();
+                let why_not = problems(&status);
                 *lock(&self.inner.health) =
                     Health { answered: Some(Instant::now()), missed: false, why_not: why_not.clone() };
-                why_not
+                Readiness { not_ready: why_not, error: incomplete(&status) }
             }
             Err(error) => {
                 let mut health = lock(&self.inner.health);
                 if !std::mem::replace(&mut health.missed, true) {
                     tracing::warn!(%error, "the container runtime does not answer");
                 }
-                match health.answered {
+                let not_ready = match health.answered {
                     None => vec!["container runtime status check may not have completed yet".to_owned()],
                     Some(at) if at.elapsed() >= SYNC_THRESHOLD => {
                         vec!["container runtime is down".to_owned()]
                     }
                     Some(_) => health.why_not.clone(),
-                }
+                };
+                Readiness { not_ready, error: Some(error.to_string()) }
             }
         }
     }

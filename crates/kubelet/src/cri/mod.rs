@@ -111,7 +111,7 @@ impl Cri {
         opened.ask_version().await.map_err(invalid)?;
         opened.check_cgroup_driver().await?;
         // What it can do has to be known before the first pod; whether it is ready is asked again later.
-        opened.why_not_ready().await;
+        opened.ask_readiness().await;
         opened.all_images().await.map_err(|error| format!("validate CRI v1 image API: {error}"))?;
         let picture = opened.picture().await.map_err(invalid)?;
         tracing::info!(endpoint, runtime = %opened.version().name, "container runtime connected");
@@ -156,8 +156,8 @@ impl ContainerRuntime for Cri {
         self.inner.relists.render()
     }
 
-    async fn not_ready(&self) -> Vec<String> {
-        self.why_not_ready().await
+    async fn readiness(&self) -> Readiness {
+        self.ask_readiness().await
     }
 
     async fn run_pod_sandbox(&self, config: &PodSandboxConfig) -> Result<String> {

@@ -176,9 +176,14 @@ async fn what_the_node_shows_of_it() {
     };
     lock(&lab.fake).conditions = vec![condition("RuntimeReady", false), condition("NetworkReady", true)];
     let told = ["container runtime not ready: RuntimeReady=false reason:Why message:so"];
-    assert_eq!(runtime.not_ready().await, told);
+    assert_eq!(
+        runtime.readiness().await,
+        Readiness { not_ready: told.map(str::to_owned).into(), error: None }
+    );
     lab.serving.abort();
-    assert_eq!(runtime.not_ready().await, told, "a short silence changes nothing");
+    let silent = runtime.readiness().await;
+    assert_eq!(silent.not_ready, told, "a short silence changes nothing");
+    assert!(silent.error.is_some());
 }
 
 #[tokio::test]
@@ -189,6 +194,14 @@ async fn a_runtime_that_leaves_cgroups_to_systemd_is_refused() {
     assert!(error.contains("cgroup driver systemd"), "{error}");
     lock(&lab.fake).driver = Some(cri::CgroupDriver::Cgroupfs);
     assert!(lab.open().await.is_ok());
+}
+
+#[tokio::test]
+async fn a_status_without_its_conditions_is_an_error() {
+    let lab = Lab::new();
+    let runtime = lab.open().await.unwrap();
+    let error = runtime.readiness().await.error.unwrap_or_default();
+    assert_eq!(error, "RuntimeReady or NetworkReady condition are not set");
 }
 
 #[tokio::test]

@@ -255,8 +255,8 @@ impl ContainerRuntime for Embedded {
     }
 
     /// It runs as long as this process does.
-    async fn not_ready(&self) -> Vec<String> {
-        Vec::new()
+    async fn readiness(&self) -> Readiness {
+        Readiness::default()
     }
 
     async fn run_pod_sandbox(&self, config: &PodSandboxConfig) -> Result<String> {

@@ -324,7 +324,7 @@ impl NodeStatusManager {
             }
             told.images_at = Some(now);
         }
-        let mut not_ready = self.runtime.not_ready().await;
+        let mut not_ready = self.runtime.readiness().await.not_ready;
         told.runtime_waits = !not_ready.is_empty();
         if let Err(why) = &*self.network.borrow() {
             not_ready.push(format!(

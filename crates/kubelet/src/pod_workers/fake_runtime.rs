@@ -36,6 +36,7 @@ pub struct State {
     /// The limits that containers were given while they ran, by id, in order.
     pub limits: Vec<(String, Resources)>,
     pub limit_fault: Option<String>,
+    pub status_fault: Option<String>,
     /// What is in force of them is not reported.
     pub hides_limits: bool,
     /// Bytes that each container uses.
@@ -116,8 +117,8 @@ impl ContainerRuntime for FakeRuntime {
         String::new()
     }
 
-    async fn not_ready(&self) -> Vec<String> {
-        Vec::new()
+    async fn readiness(&self) -> Readiness {
+        Readiness { error: self.lock().status_fault.clone(), ..Readiness::default() }
     }
 
     async fn run_pod_sandbox(&self, config: &PodSandboxConfig) -> Result<String> {

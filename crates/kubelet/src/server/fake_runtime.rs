@@ -10,8 +10,8 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use crate::runtime::{
     AttachRequest, Connection, ContainerConfig, ContainerRuntime, ContainerState, ContainerStats,
     ContainerStatus, Control, Disk, DiskUsage, ExecOutput, ExecRequest, FsInfo, Image, Keyring,
-    PodRuntimeStatus, PodSandboxConfig, PodSandboxStatus, PulledImage, Resources, Result, RuntimeError,
-    RuntimeEvent, RuntimeFeatures, RuntimeVersion, SandboxStats, Session, Stats, UsageDetails,
+    PodRuntimeStatus, PodSandboxConfig, PodSandboxStatus, PulledImage, Readiness, Resources, Result,
+    RuntimeError, RuntimeEvent, RuntimeFeatures, RuntimeVersion, SandboxStats, Session, Stats, UsageDetails,
 };
 
 /// `echo` copies its input, `exit N` ends with N, `both` writes to both outputs, `forever` waits to be killed,
@@ -108,8 +108,8 @@ impl ContainerRuntime for Leaked {
         String::new()
     }
 
-    async fn not_ready(&self) -> Vec<String> {
-        Vec::new()
+    async fn readiness(&self) -> Readiness {
+        Readiness::default()
     }
 
     async fn exec(&self, _: &str, request: &ExecRequest) -> Result<Session> {
