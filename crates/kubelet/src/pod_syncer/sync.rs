@@ -48,7 +48,7 @@ impl PodSyncer {
         memory: &mut PodMemory,
         cancel: &CancellationToken,
     ) -> SyncOutcome {
-        let pod = &self.allocated(pod);
+        let (pod, begun) = (&self.allocated(pod), self.clock.now());
         let runtime = match self.resized_state(pod, memory).await {
             Ok(state) => state,
             Err(error) => {
@@ -56,11 +56,13 @@ impl PodSyncer {
                 return SyncOutcome::Failed;
             }
         };
-        match (self.advance(pod, memory, runtime, cancel).await, memory.resize_retry) {
-            (SyncOutcome::Done { look_again }, Some(retry)) => {
-                SyncOutcome::Done { look_again: earlier(look_again, Some(retry.at)) }
+        match self.advance(pod, memory, runtime, cancel).await {
+            SyncOutcome::Done { look_again } => {
+                // One whose time had come was tried in this pass.
+                let retry = memory.resize_retry.map(|retry| retry.at).filter(|at| *at > begun);
+                SyncOutcome::Done { look_again: earlier(look_again, retry) }
             }
-            (outcome, _) => outcome,
+            outcome => outcome,
         }
     }
 
@@ -127,12 +129,12 @@ impl PodSyncer {
             Err(error) => Err(error),
         };
         match resized {
-            Ok(()) => {
+            Ok(()) if runtime.replaced.is_empty() => {
                 memory.resize_retry = None;
-                if runtime.replaced.is_empty() {
-                    self.finish_resize(pod);
-                }
+                self.finish_resize(pod);
             }
+            // The rest of the pass replaces them.
+            Ok(()) => {}
             Err(error) => self.cannot_resize(pod, memory, &error),
         }
         Ok(runtime)

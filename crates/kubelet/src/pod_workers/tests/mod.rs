@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -43,6 +43,8 @@ struct FakeVolumes {
     fault: Mutex<Option<String>>,
     /// What happens while the volumes of a pod are mounted, once.
     on_mount: Mutex<Option<OnMount>>,
+    /// How often they were mounted: once in each pass.
+    mounts: AtomicUsize,
     /// Nothing can be unmounted.
     busy: AtomicBool,
     unmounted: Mutex<Vec<String>>,
@@ -51,6 +53,7 @@ struct FakeVolumes {
 #[async_trait]
 impl Volumes for FakeVolumes {
     async fn mount(&self, _: &Pod) -> Result<MountedVolumes, VolumeError> {
+        self.mounts.fetch_add(1, Ordering::SeqCst);
         if let Some(happens) = self.on_mount.lock().unwrap().take() {
             happens();
         }

@@ -284,6 +284,27 @@ async fn nothing_is_stopped_that_cannot_be_recorded() {
     until_replaced(&lab).await;
 }
 
+/// The disk may become full right before the stop.
+#[tokio::test(start_paused = true)]
+async fn a_record_that_cannot_be_written_is_tried_again_after_growing_pauses() {
+    let lab = Lab::new().await;
+    add_restarted_for_memory(&lab).await;
+    let in_the_way = lab.root.join("pods/u1/allocated_resources.new");
+    let made = in_the_way.clone();
+    *lab.volumes.on_mount.lock().unwrap() = Some(Box::new(move || std::fs::create_dir(made).unwrap()));
+    give_memory(&lab, "2Mi").await;
+    let failed = |lab: &Lab| resizing(lab, "web").is_some_and(|c| c.reason.as_deref() == Some("Error"));
+    lab.until("an error", failed).await;
+    let passes = || lab.volumes.mounts.load(std::sync::atomic::Ordering::SeqCst);
+    let before = passes();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!((3..15).contains(&(passes() - before)), "{}", passes() - before);
+    assert_eq!(on_record(&lab), [""; 0]);
+    assert!(!lab.runtime.calls().iter().any(|call| call.starts_with("stop ")), "{:?}", lab.runtime.calls());
+    std::fs::remove_dir(&in_the_way).unwrap();
+    until_replaced(&lab).await;
+}
+
 /// Cgroups for one test, with a process in those of the pod, as a real runtime has.
 struct Tree {
     cgroups: Cgroups,
