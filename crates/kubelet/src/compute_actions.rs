@@ -13,6 +13,8 @@ use crate::runtime::{ContainerState, ContainerStatus, PodRuntimeStatus, SandboxS
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KillReason {
     Unknown,
+    /// It gets other resources by a restart.
+    Resize,
     StartupProbe,
     LivenessProbe,
     FailedPostStartHook,
@@ -255,7 +257,7 @@ fn main_container_actions(
     } else if probes.startup.get(&status.id) == Some(ProbeResult::Failure) {
         (format!("Container {name} failed startup probe"), KillReason::StartupProbe)
     } else if runtime.is_replaced(status) {
-        actions.kill(status, resized(name), KillReason::Unknown, true);
+        actions.kill(status, resized(name), KillReason::Resize, true);
         actions.containers_to_start.push(at);
         return false;
     } else {
@@ -365,7 +367,7 @@ fn running_sidecar(
     } else if probes.liveness.get(&status.id) == Some(ProbeResult::Failure) {
         restart(format!("Init container {name} failed liveness probe"), KillReason::LivenessProbe);
     } else if runtime.is_replaced(status) {
-        restart(resized(name), KillReason::Unknown);
+        restart(resized(name), KillReason::Resize);
     }
     true
 }

@@ -77,7 +77,7 @@ fn grace_seconds(pod: &Pod, container: &Container, reason: KillReason) -> i64 {
     let own = match reason {
         KillReason::StartupProbe => of(&container.startup_probe),
         KillReason::LivenessProbe => of(&container.liveness_probe),
-        KillReason::Unknown | KillReason::FailedPostStartHook => None,
+        KillReason::Unknown | KillReason::Resize | KillReason::FailedPostStartHook => None,
     };
     own.or(pod::spec(pod).termination_grace_period_seconds).unwrap_or(MIN_GRACE_SECONDS)
 }

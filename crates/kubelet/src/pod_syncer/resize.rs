@@ -3,9 +3,9 @@
 //! Whether a pod is given what it wants is decided before ([`crate::allocation`]); here it is carried out.
 //!
 //! What was applied is remembered per container; after a restart of the server, where nothing is remembered, the
-//! limits are written once more, which changes nothing. What was applied to the pod its cgroup shows. Containers that get their new resources by a restart
-//! ([`crate::resize_policy`]) are stopped and started by the same actions of the pass as for any other reason
-//! ([`crate::compute_actions`]). Source: KEP-1287.
+//! limits are written once more, which changes nothing. What was applied to the pod its cgroup shows. Containers that
+//! get their new resources by a restart ([`crate::resize_policy`]) are stopped and started by the same actions of the
+//! pass as for any other reason ([`crate::compute_actions`]). Source: KEP-1287.
 
 use std::sync::Arc;
 

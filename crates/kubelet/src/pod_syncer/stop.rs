@@ -6,14 +6,14 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{PodMemory, PodSyncer};
-use crate::compute_actions::PodActions;
+use crate::compute_actions::{KillReason, PodActions};
 use crate::runtime::ContainerState;
 use crate::termination::Kill;
 
 impl PodSyncer {
-    /// Stops the containers that the actions name, one after another; returns when to look again. One that another one
-    /// is to follow for its resources is recorded right before it is asked to stop. If that cannot be, or if it has ended
-    /// of itself by now, it is left alone, and the actions do not start the other one.
+    /// Stops the containers that the actions name, one after another; returns when to look again. One that is replaced
+    /// for its resources is recorded right before it is asked to stop. What has ended of itself by now is left alone, and
+    /// so is what is stopped for its resources alone and cannot be recorded: the actions start none in its place.
     pub(super) async fn stop_containers(
         &self,
         pod: &Arc<Pod>,
@@ -30,9 +30,11 @@ impl PodSyncer {
                     continue;
                 }
                 if let Err(error) = self.record_replacement(pod, &kill.id).await {
-                    actions.leave_out(pod, &kill.name);
                     self.cannot_resize(pod, memory, &error);
-                    continue;
+                    if kill.reason == KillReason::Resize {
+                        actions.leave_out(pod, &kill.name);
+                        continue;
+                    }
                 }
             }
             let kill = Kill {

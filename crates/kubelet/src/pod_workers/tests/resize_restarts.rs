@@ -284,6 +284,28 @@ async fn nothing_is_stopped_that_cannot_be_recorded() {
     until_replaced(&lab).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_is_stopped_for_its_probe_is_so_whether_it_can_be_recorded_or_not() {
+    let lab = Lab::new().await;
+    let mut spec = web(restarted_for_memory("1Mi"));
+    spec["containers"][0]["livenessProbe"] =
+        json!({"exec": {"command": ["alive"]}, "periodSeconds": 1, "failureThreshold": 1});
+    lab.add(spec);
+    lab.until("the pod", |lab| lab.phase() == "Running").await;
+    *lab.volumes.fault.lock().unwrap() = Some("there is no such ConfigMap".into());
+    give_memory(&lab, "2Mi").await;
+    lab.until("the resize", |lab| resizing(lab, "web").is_some()).await;
+    lab.runtime.lock().failing_commands.insert("alive".into(), (1, String::new()));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    lab.runtime.lock().failing_commands.clear();
+    std::fs::create_dir(lab.root.join("pods/u1/allocated_resources.new")).unwrap();
+    *lab.volumes.fault.lock().unwrap() = None;
+    lab.until("the restart", |lab| lab.container("main").restart_count == 1).await;
+    let emitted = lab.events().await;
+    let killing = "Killing: Container main failed liveness probe, will be restarted";
+    assert!(emitted.contains(&killing.to_owned()), "{emitted:?}");
+}
+
 /// The disk may become full right before the stop.
 #[tokio::test(start_paused = true)]
 async fn a_record_that_cannot_be_written_is_tried_again_after_growing_pauses() {
