@@ -1,4 +1,4 @@
-//! What the registry asks of admission.
+//! The interface between the registry and the admission plugins.
 
 use async_trait::async_trait;
 use knarr_apimachinery::status::StatusError;
@@ -10,14 +10,16 @@ use super::options::WriteParams;
 use super::served::Served;
 use knarr_wire::request::Request;
 
-/// The admission plugins of a server. The strategy of a resource prepares an object before `complete` and validates it
-/// before `validate`.
+/// The admission plugins of a server. Between the calls, the registry runs the resource's strategy: it prepares the
+/// object before `complete`, and validates it before `validate`.
 #[async_trait]
 pub trait Admission: Send + Sync {
-    /// Runs all mutating plugins; again where a webhook or policy changed something that others may want to see.
+    /// Runs all mutating plugins; runs them a second time if a webhook or a policy changed something that other
+    /// plugins may need to see.
     async fn mutate(&self, registry: &Registry, attributes: &mut Attributes<'_>) -> Result<(), StatusError>;
 
-    /// Sets what no plugin may change, after all mutating plugins and after the strategy prepared the object.
+    /// Sets the fields that no plugin may change. Runs after all mutating plugins and after the strategy prepared the
+    /// object.
     fn complete(&self, registry: &Registry, attributes: &mut Attributes<'_>);
 
     /// Runs all validating plugins.
@@ -25,20 +27,21 @@ pub trait Admission: Send + Sync {
 }
 
 impl Registry {
-    /// Both phases of a write that no strategy stands between: subresources that are only posted, connects, deletions.
+    /// Runs both phases, mutating and validating, of a write that involves no strategy: subresources that can only be
+    /// created by POST, connects, deletions.
     ///
     /// # Errors
-    /// The refusal of a plugin.
+    /// The refusal by a plugin.
     pub async fn admit(&self, attributes: &mut Attributes<'_>) -> Result<Value, StatusError> {
         self.admission.mutate(self, attributes).await?;
         self.admission.validate(self, attributes).await?;
         Ok(attributes.object.take())
     }
 
-    /// A review after admission, which sees it like all objects that are created.
+    /// Returns a review object (such as a TokenReview) after admission. Plugins see it as the creation of an object.
     ///
     /// # Errors
-    /// The refusal of a plugin.
+    /// The refusal by a plugin.
     pub async fn admit_review(
         &self,
         request: &Request,

@@ -1,4 +1,4 @@
-//! What admission is asked about: who does what to which object.
+//! Admission attributes: the user, the operation and the object that a plugin decides about.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,10 +21,10 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// In the order of their discriminants.
+    /// All operations, in the order of their discriminants.
     pub const ALL: [Self; 4] = [Self::Create, Self::Update, Self::Delete, Self::Connect];
 
-    /// `CREATE`, as webhooks and policies see it.
+    /// Returns the name that webhooks and policies use, such as `CREATE`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Create => "CREATE",
@@ -35,7 +35,7 @@ impl Operation {
     }
 }
 
-/// The write that is to be admitted.
+/// A write that admission has to decide about.
 pub struct Attributes<'a> {
     pub request: &'a Request,
     pub user: &'a UserInfo,
@@ -52,11 +52,11 @@ pub struct Attributes<'a> {
     pub dry_run: bool,
     /// `CreateOptions`, `UpdateOptions`, `DeleteOptions`; `Null` on a connect.
     pub options: Value,
-    /// Whether mutating plugins run for the second time.
+    /// Whether the mutating plugins run for the second time (reinvocation).
     pub reinvoking: bool,
-    /// Set by a webhook or policy that changed the object: others may have to look again.
+    /// Set by a webhook or policy that changed the object: the mutating plugins have to run again.
     pub reinvoke: bool,
-    /// What webhooks and policies remember from the first round, by plugin.
+    /// State that webhooks and policies keep from the first round to the second, by plugin.
     pub reinvocations: BTreeMap<&'static str, Reinvocation>,
 }
 
@@ -88,12 +88,12 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// Whether it is about this resource itself.
+    /// Returns whether the request addresses this resource itself, not a subresource.
     pub fn is(&self, group: &str, plural: &str) -> bool {
         self.is_part(group, plural, "")
     }
 
-    /// Whether it is about this subresource; `""` is the resource itself.
+    /// Returns whether the request addresses this subresource; `""` is the resource itself.
     pub fn is_part(&self, group: &str, plural: &str, subresource: &str) -> bool {
         self.subresource == subresource && self.resource.group == group && self.resource.plural == plural
     }
@@ -102,7 +102,7 @@ impl<'a> Attributes<'a> {
         self.resource.group_resource()
     }
 
-    /// The kind of `object`: a subresource may have one of its own.
+    /// Returns the kind of `object`. The body of a subresource may have a kind of its own.
     pub fn kind(&self) -> GroupVersionKind {
         let part = self.served.resource.subresource(self.subresource).and_then(|s| s.body);
         match part {
@@ -111,7 +111,7 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// The namespace that it takes place in; of a Namespace its own.
+    /// Returns the namespace of the request; for a Namespace, its own name.
     pub fn in_namespace(&self) -> &str {
         if self.resource.group.is_empty() && self.resource.plural == "namespaces" {
             return self.own_name();
@@ -119,22 +119,22 @@ impl<'a> Attributes<'a> {
         self.namespace
     }
 
-    /// The name, also of an object that is being created.
+    /// Returns the object's name, also while it is being created.
     pub fn own_name(&self) -> &str {
         if self.name.is_empty() { text(&self.object, "/metadata/name") } else { self.name }
     }
 
-    /// A Warning header of the answer.
+    /// Adds a `Warning` header to the answer.
     pub fn warn(&self, text: impl Into<String>) {
         self.request.warn(text);
     }
 
-    /// An annotation of the audit event; the first of a key stays.
+    /// Adds an annotation to the audit event. The first value of a key wins.
     pub fn annotate(&self, key: impl AsRef<str>, value: impl AsRef<str>) {
         knarr_wire::annotations::annotate(key.as_ref(), value.as_ref());
     }
 
-    /// 403 in the words of a refusal by admission.
+    /// Returns 403 with the message format of an admission refusal.
     pub fn forbidden(&self, why: &str) -> StatusError {
         let own =
             [self.name, text(&self.object, "/metadata/name"), text(&self.object, "/metadata/generateName")];
@@ -143,12 +143,12 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// The string at a JSON pointer, or the empty string.
+/// Returns the string at a JSON pointer, or the empty string.
 pub fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or("")
 }
 
-/// The options of a write as an object of the API; those of a deletion are set by it.
+/// Returns the options of a write as an API object. For a deletion, the delete handler sets them.
 fn options(request: &Request, operation: Operation, dry_run: bool) -> Value {
     let kind = match operation {
         Operation::Create => "CreateOptions",
@@ -168,7 +168,7 @@ fn options(request: &Request, operation: Operation, dry_run: bool) -> Value {
     options
 }
 
-/// What the webhooks or the policies of a request remember, so that a second round calls the right ones.
+/// State that the webhooks or the policies keep during a request, so that the second round calls the right ones.
 #[derive(Default)]
 pub struct Reinvocation {
     last_output: Value,
@@ -177,28 +177,31 @@ pub struct Reinvocation {
 }
 
 impl Reinvocation {
-    /// Begins a round: whoever saw another object than this one is to be called again.
+    /// Begins a round. If the object changed since the end of the previous round, the plugins called so far are
+    /// required again.
     pub fn begin(&mut self, reinvoking: bool, object: &Value) {
         if reinvoking && self.last_output != *object {
             self.require();
         }
     }
 
-    /// Somebody changed the object: all that were called so far and asked for it are to be called again.
+    /// Requires another call of all plugins called so far that have asked for reinvocation, because the object
+    /// changed.
     pub fn require(&mut self) {
         self.wanted.append(&mut self.invoked);
     }
 
-    /// Whether this one is to be called in the second round.
+    /// Returns whether the second round has to call this plugin.
     pub fn is_wanted(&self, uid: &str) -> bool {
         self.wanted.contains(uid)
     }
 
-    /// Called, and it asked to be called again if need be.
+    /// Records a call of a plugin whose reinvocation policy is `IfNeeded`.
     pub fn note(&mut self, uid: &str) {
         self.invoked.insert(uid.to_owned());
     }
 
+    /// Ends a round and keeps its result for the comparison in [`Self::begin`].
     pub fn end(&mut self, object: &Value) {
         self.last_output.clone_from(object);
     }

@@ -15,7 +15,7 @@ use knarr_wire::negotiate::Format;
 use knarr_wire::output::to_json;
 use knarr_wire::yaml::Yaml;
 
-/// The object in a body, in any format. With `strict`, unknown and duplicate fields are an error.
+/// Decodes a body of any format into an object. With `strict`, unknown and duplicate fields are an error.
 pub fn decode(
     served: &Served,
     headers: &HeaderMap,
@@ -41,7 +41,7 @@ pub fn decode(
     }
 }
 
-/// The object in JSON text.
+/// Decodes an object from JSON text.
 pub fn decode_json(served: &Served, text: &[u8], strict: bool) -> Result<Decoded, StatusError> {
     let expected = served.resource.types.gvk();
     match served.resource.custom() {

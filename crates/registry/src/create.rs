@@ -17,7 +17,7 @@ use super::{Request, metadata, unsupported};
 use crate::Registry;
 use crate::allocators;
 
-/// How often a generated name that exists already is generated anew.
+/// How many times a name is generated before the create fails because each one exists already.
 const NAME_ATTEMPTS: usize = 8;
 
 /// Decodes the body as an object of the served kind.
@@ -30,7 +30,7 @@ pub fn decode_body(request: &Request, served: &Served, params: &WriteParams) -> 
     Ok(decoded.value)
 }
 
-/// POST to a collection.
+/// Handles POST to a collection.
 pub async fn create(
     registry: &Registry,
     request: &Request,
@@ -42,7 +42,7 @@ pub async fn create(
     create_value(registry, request, served, params, object).await
 }
 
-/// As `create`, of a decoded object: also where an update or an apply creates.
+/// Does the work of `create` for a decoded object; also used where an update or an apply creates the object.
 pub async fn create_value(
     registry: &Registry,
     request: &Request,
@@ -57,7 +57,7 @@ pub async fn create_value(
     served.resource.default(&mut object, None);
     let now = registry.clock.now();
     metadata::init(&mut object, now, &uuid::Uuid::new_v4().to_string());
-    // What admission sets belongs to nobody.
+    // Fields set by admission are not recorded in managedFields.
     super::managed::created(served, params, &mut object, now);
     let (namespace, name) = {
         let text = |field| metadata::text(&object, field).to_owned();
@@ -84,7 +84,7 @@ pub async fn create_value(
     Err(StatusError::internal("no name could be generated"))
 }
 
-/// The one kind whose objects may come without a name and get one.
+/// Generates a name for a LimitRange without one, the one kind that may be created without a name.
 fn name_limit_range(served: &Served, object: &mut Value) {
     let nameless = ["name", "generateName"].iter().all(|field| metadata::text(object, field).is_empty());
     if nameless && (served.resource.types.group, served.resource.types.plural) == ("", "limitranges") {
@@ -93,8 +93,8 @@ fn name_limit_range(served: &Served, object: &mut Value) {
     }
 }
 
-/// Prepares and checks an object that has its name, and stores it. One that came `versioned` is refused when all else
-/// is well.
+/// Prepares, validates and stores an object whose name is set. If the request set a resourceVersion (`versioned`),
+/// the create is refused after all other checks have passed.
 async fn create_named(
     registry: &Registry,
     request: &Request,
@@ -118,7 +118,7 @@ async fn create_named(
     let mut attributes = Attributes::new(request, served, Operation::Create, place, object, params.dry_run);
     registry.admission.complete(registry, &mut attributes);
     let mut errors = metadata::validate(served, &attributes.object);
-    // Objects that are stored as they are served are put into words once: what is looked at here is what is written.
+    // Objects that are stored as they are served are serialized once: validation sees exactly what is written.
     let as_stored = served.is_plain() && !allocators::concern(served);
     let (view, prepared) = if as_stored {
         super::fill(served, &mut attributes.object);
@@ -129,7 +129,7 @@ async fn create_named(
     };
     errors.extend(strategy.validate(&view));
     readable(served, &view)?;
-    // What a bad name would make of a storage key must not come to the store.
+    // A name that cannot be a path segment must not become part of a storage key.
     if errors.is_empty() {
         errors.extend(metadata::validate_path_segments(&attributes.object));
     }
@@ -150,6 +150,7 @@ async fn create_named(
     write_new(registry, served, params, object, prepared, &namespace, &name).await
 }
 
+/// Writes the new object in one transaction with its allocations; retries if an allocation conflicts.
 async fn write_new(
     registry: &Registry,
     served: &Served,
@@ -190,13 +191,13 @@ async fn write_new(
     Err(StatusError::internal("no address or port could be allocated"))
 }
 
-/// An object for typed views.
+/// Returns the value as an [`Object`], for typed views.
 pub fn typed(served: &Served, value: &Value) -> Result<Arc<Object>, StatusError> {
     let json = serde_json::to_vec(value).map_err(StatusError::internal)?;
     Object::new(json.into(), served.resource.selectable).map(Arc::new).map_err(StatusError::internal)
 }
 
-/// Whether validation could look at the object. What does not fit its type has passed it unseen.
+/// Fails if the object does not decode into its type, because validation has not seen fields that do not decode.
 pub fn readable(served: &Served, view: &Object) -> Result<(), StatusError> {
     let types = served.resource.types;
     codec::readable(&types, view).map_err(|why| {
@@ -207,7 +208,7 @@ pub fn readable(served: &Served, view: &Object) -> Result<(), StatusError> {
     })
 }
 
-/// What a dry run answers: the object as it would have been stored.
+/// Returns the answer of a dry run: the object as it would have been stored.
 pub fn dry_object(served: &Served, value: &Value) -> Result<Arc<Object>, StatusError> {
     typed(served, value)
 }

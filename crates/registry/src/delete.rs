@@ -1,4 +1,4 @@
-//! Delete: preconditions, grace periods, finalizers, and the end of an object.
+//! Delete: preconditions, grace periods, finalizers and the removal of an object.
 
 use std::sync::Arc;
 
@@ -27,26 +27,26 @@ const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// What became of the object.
+/// The result of a deletion.
 pub struct Deleted {
     pub object: Arc<Object>,
-    /// Whether it is gone, rather than waiting for its grace period or finalizers.
+    /// Whether the object has been removed from the store, rather than waiting for its grace period or finalizers.
     pub gone: bool,
-    /// Nobody could read it: `object` has its name alone.
+    /// Whether the object could not be decoded; `object` then has only its name.
     pub unreadable: bool,
 }
 
-/// How to delete: the options and whether it is only a rehearsal.
+/// How to delete an object: the options, and whether it is a dry run.
 pub struct How {
     pub options: DeleteOptions,
     pub dry_run: bool,
-    /// Whether admission has seen it as something else, such as an eviction.
+    /// Whether the object already passed admission as another operation, such as an eviction.
     pub admitted: bool,
 }
 
 const IGNORE_READ_ERRORS: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
 
-/// The option is refused for objects that decode.
+/// Returns the conflict error for unsafe deletion of an object that decodes.
 fn decodable(served: &Served, namespace: &str, name: &str) -> StatusError {
     let resource = served.group_resource();
     let key = [resource.to_string().as_str(), namespace, name]
@@ -60,7 +60,7 @@ fn decodable(served: &Served, namespace: &str, name: &str) -> StatusError {
     StatusError::conflict(&resource, name, &why)
 }
 
-/// Why a collection is not gone whole.
+/// Returns the error for a collection of which not all objects could be read and deleted.
 pub fn unread(served: &Served, key: &str) -> StatusError {
     let resource = served.group_resource();
     let prefix = served.prefix(None);
@@ -69,7 +69,7 @@ pub fn unread(served: &Served, key: &str) -> StatusError {
     StatusError::new(500, "StorageReadError", why)
 }
 
-/// Many are not deleted like that at all.
+/// Refuses unsafe deletion (`ignoreStoreReadErrorWithClusterBreakingPotential`) of whole collections.
 pub fn check_collection(how: &How) -> Result<(), StatusError> {
     if how.options.ignore_store_read_error_with_cluster_breaking_potential != Some(true) {
         return Ok(());
@@ -80,7 +80,7 @@ pub fn check_collection(how: &How) -> Result<(), StatusError> {
     Err(StatusError::invalid("meta.k8s.io", "DeleteOptions", "", &errors))
 }
 
-/// From the body, or where there is none from the query.
+/// Reads the options from the body, or from the query if the body is empty.
 pub fn options(request: &Request) -> Result<How, StatusError> {
     let options = if request.body.is_empty() {
         let query = &request.query;
@@ -105,14 +105,15 @@ pub fn options(request: &Request) -> Result<How, StatusError> {
     checked(options)
 }
 
-/// Source: `Convert_url_Values_To_v1_DeleteOptions` of `k8s.io/apimachinery/pkg/apis/meta/v1`.
+/// Reads preconditions from the query. Source: `Convert_url_Values_To_v1_DeleteOptions` of
+/// `k8s.io/apimachinery/pkg/apis/meta/v1`.
 fn preconditions_of(query: &Query) -> Option<Preconditions> {
     let parameter = |name| query.non_empty(name).map(str::to_owned);
     let wanted = Preconditions { uid: parameter("uid"), resource_version: parameter("resourceVersion") };
     (wanted != Preconditions::default()).then_some(wanted)
 }
 
-/// What was asked, if it can be.
+/// Validates the options and normalizes the grace period.
 pub fn checked(mut options: DeleteOptions) -> Result<How, StatusError> {
     let mut errors = ErrorList::new();
     if options.orphan_dependents.is_some() && options.propagation_policy.is_some() {
@@ -137,7 +138,7 @@ pub fn checked(mut options: DeleteOptions) -> Result<How, StatusError> {
     Ok(How { options, dry_run: dry, admitted: false })
 }
 
-/// What has no meaning for objects that cannot be read.
+/// Returns an error for each option that cannot be combined with unsafe deletion.
 fn exclusive(options: &DeleteOptions) -> ErrorList {
     let mut errors = ErrorList::new();
     if options.ignore_store_read_error_with_cluster_breaking_potential != Some(true) {
@@ -156,10 +157,10 @@ fn exclusive(options: &DeleteOptions) -> ErrorList {
     errors
 }
 
-/// A body that says it is something else is refused. What it says of the version hardly matters: every group has them.
+/// Refuses a body of another kind than DeleteOptions. The version is not checked: every group has DeleteOptions.
 fn are_options(body: &Value) -> Result<(), StatusError> {
-    let said = |field: &str| body[field].as_str().unwrap_or("");
-    let (kind, version) = (said("kind"), said("apiVersion"));
+    let text = |field: &str| body[field].as_str().unwrap_or("");
+    let (kind, version) = (text("kind"), text("apiVersion"));
     let found = match body {
         Value::Array(_) => "array",
         Value::String(_) => "string",
@@ -178,7 +179,7 @@ fn are_options(body: &Value) -> Result<(), StatusError> {
     )))
 }
 
-/// Deletes one object, or sets its deletion going.
+/// Deletes one object, or starts its deletion.
 pub async fn delete(
     registry: &Registry,
     request: &Request,
@@ -189,7 +190,7 @@ pub async fn delete(
 ) -> Result<Deleted, StatusError> {
     warn(request, served, how);
     if how.options.ignore_store_read_error_with_cluster_breaking_potential == Some(true) {
-        // That it was tried counts, whatever comes of it. Source: upstream's handler of deletions.
+        // The attempt is annotated, whatever its result. Source: upstream's delete handler.
         annotate("apiserver.k8s.io/unsafe-delete-ignore-read-error", "");
         return unsafe_delete(registry, request, served, namespace, name, how.dry_run).await;
     }
@@ -212,7 +213,8 @@ pub async fn delete(
     Err(StatusError::modified(&served.group_resource(), name))
 }
 
-/// Deletes an object that cannot be read, without admission, preconditions and finalizers: all of them look at it.
+/// Deletes an object that cannot be decoded, without admission, preconditions and finalizers: all of them need the
+/// object.
 async fn unsafe_delete(
     registry: &Registry,
     request: &Request,
@@ -243,7 +245,8 @@ async fn unsafe_delete(
     Err(StatusError::modified(&served.group_resource(), name))
 }
 
-/// What is said to who does not say what becomes of dependents.
+/// Adds the warning of the resource's strategy if the request sets no propagation policy, for example that pods of
+/// Jobs are orphaned.
 pub fn warn(request: &Request, served: &Served, how: &How) {
     if how.options.propagation_policy.is_none() && how.options.orphan_dependents.is_none() {
         served.resource.strategy().deletion_warning().into_iter().for_each(|w| request.warn(w.to_owned()));
@@ -296,14 +299,14 @@ async fn admit(
     registry.admit(&mut attributes).await.map(|_| ())
 }
 
-/// What a deletion does to an object.
+/// The effect of a deletion on an object.
 #[derive(Debug, PartialEq)]
 enum Fate {
-    /// It goes at once, and is shown like this.
+    /// The object is removed at once and answered in this form.
     Gone(Value),
-    /// It is marked and waits.
+    /// The object is marked as being deleted, and waits for its grace period or finalizers.
     Marked(Value),
-    /// It is being deleted already.
+    /// The object is being deleted already; nothing changes.
     Pending,
 }
 
@@ -334,7 +337,7 @@ fn fate(
                 bump(&mut new);
             }
             if new["kind"] == "CustomResourceDefinition" {
-                // It waits for its objects, which have grace periods of their own.
+                // A definition waits for its objects, which have grace periods of their own.
             } else if is_namespace(&new) {
                 new["status"]["phase"] = "Terminating".into();
             } else {
@@ -352,7 +355,7 @@ enum Graceful {
     Pending,
 }
 
-/// Sets or shortens the grace period of an object that has one.
+/// Sets the grace period of an object that has one, or shortens it.
 fn graceful(
     served: &Served,
     object: &Object,
@@ -381,7 +384,7 @@ fn graceful(
     match served.resource.strategy().grace_period_seconds(object, options) {
         None => Graceful::No,
         Some(seconds) => {
-            // Far beyond any real grace period, and far from where timestamps end.
+            // Far longer than any real grace period, and far below the maximum of a timestamp.
             let bounded = seconds.clamp(0, 100 * 365 * 86400);
             let at = now + jiff::SignedDuration::from_secs(bounded);
             let meta = prepare::metadata(new);
@@ -400,7 +403,7 @@ fn bump(object: &mut Value) {
     }
 }
 
-/// The garbage collector's finalizers, as the propagation policy asks.
+/// Sets or removes the garbage collector's finalizers, according to the propagation policy.
 fn set_finalizers(object: &mut Value, served: &Served, options: &DeleteOptions) {
     let existing: Vec<String> = metadata::finalizers(object).into_iter().map(str::to_owned).collect();
     let has = |f: &str| existing.iter().any(|e| e == f);
@@ -437,7 +440,7 @@ fn is_namespace(object: &Value) -> bool {
     object["kind"] == "Namespace" && object["apiVersion"] == "v1"
 }
 
-/// The finalizers in a namespace's spec, which hold it as those in its metadata do.
+/// Returns the finalizers in a namespace's spec, which delay its deletion as those in its metadata do.
 fn namespace_finalizers(object: &Value) -> Vec<&str> {
     if !is_namespace(object) {
         return Vec::new();
@@ -446,7 +449,8 @@ fn namespace_finalizers(object: &Value) -> Vec<&str> {
     list.into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// Whether an update took away the last thing that held an object which is being deleted.
+/// Returns whether nothing delays the removal of an object any longer: it is being deleted, its grace period is 0 and
+/// it has no finalizers.
 pub fn is_finished(object: &Value) -> bool {
     let grace = object.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
     metadata::is_deleting(object)
@@ -502,7 +506,7 @@ async fn carry_out(
     }
 }
 
-/// Resources whose deletion answers the object itself, where others answer a Status.
+/// Resources whose deletion answers the deleted object; deletions of other resources answer a Status.
 const ANSWERED_WHOLE: [(&str, &[&str]); 3] = [
     (
         "",
@@ -524,7 +528,7 @@ const ANSWERED_WHOLE: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// The body of a successful deletion, when it is not the object.
+/// Returns the Status that a successful deletion answers, or `None` if the answer is the object.
 pub fn success(served: &Served, deleted: &Deleted) -> Option<Value> {
     let types = served.resource.types;
     let mut whole = ANSWERED_WHOLE.iter().filter(|(group, _)| *group == types.group);

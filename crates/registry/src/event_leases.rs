@@ -1,4 +1,4 @@
-//! Events live for a while: leases shared by all events of the same minute, and the loop that expires them.
+//! Events expire after a while. All events of the same minute share one lease; a loop expires the leases.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use super::served::Served;
 use super::store::status_of;
 use crate::Registry;
 
-/// For how long a lease takes new events in.
+/// How long new events are added to the same lease.
 const SHARED_FOR: Duration = Duration::from_secs(60);
-/// After a failure of the store.
+/// How long to wait before the next attempt after a failure of the store.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// The lease that new events are put under.
+/// The current lease for new events.
 #[derive(Default)]
 pub struct EventLeases {
     current: Mutex<Option<(LeaseId, Duration)>>,
@@ -24,7 +24,7 @@ pub struct EventLeases {
 }
 
 impl EventLeases {
-    /// The lease for a new object of this resource: only events have one.
+    /// Returns the lease for a new object of this resource, or `None` for resources other than events.
     pub async fn lease_for(
         &self,
         registry: &Registry,
@@ -40,7 +40,7 @@ impl EventLeases {
         {
             return Ok(Some(lease));
         }
-        // The last event in still has its whole time.
+        // The lease lasts longer than the TTL, so that the last event added also lives for the full TTL.
         let seconds = (registry.settings.event_ttl + SHARED_FOR).as_secs();
         let lease = registry.store.grant_lease(seconds).await.map_err(|e| status_of(&e))?;
         *current = Some((lease, now));
@@ -49,7 +49,7 @@ impl EventLeases {
     }
 }
 
-/// Lets leases end when their time is over, until the server stops.
+/// Expires leases when their time is over, until the server stops.
 pub async fn expire(registry: Arc<Registry>) {
     loop {
         let wait = match registry.store.expire_leases().await {

@@ -1,4 +1,4 @@
-//! Watches from before what the watch cache remembers: the store's own history fills the gap.
+//! Watches that start before the oldest event of the watch cache: the store's history supplies the events in between.
 
 use std::sync::Arc;
 
@@ -11,22 +11,23 @@ use super::store::status_of;
 use crate::Registry;
 use crate::cache::CacheEvent;
 
-/// A longer history than this is not worth its memory: the client lists anew.
+/// A longer history is not worth its memory: the client has to list again.
 const MAX_EVENTS: usize = 20_000;
 const MAX_BYTES: usize = 64 * 1024 * 1024;
-/// Histories read at the same time: after a restart all watches come back at once.
+/// How many histories are read at the same time, because after a restart all clients resume their watches at once.
 static READERS: Semaphore = Semaphore::const_new(4);
 
-/// What changed of a resource between two revisions.
+/// The changes of a resource between two revisions.
 pub struct Gap {
     pub events: Vec<Arc<CacheEvent>>,
-    /// Everything up to this revision is among the events.
+    /// The revision up to which `events` is complete.
     pub through: u64,
 }
 
-/// The changes after `after` up to what the caches hold now; `None` if they are no longer kept.
+/// Returns the changes after revision `after` up to the caches' current revision; `None` if the store has compacted
+/// them or they are too many.
 pub async fn since(registry: &Registry, served: &Served, after: u64) -> Result<Option<Gap>, StatusError> {
-    // Never closed, so that this cannot fail.
+    // The semaphore is never closed, so this cannot fail.
     let _turn = READERS.acquire().await;
     let target = registry.caches.applied();
     let request = WatchRequest::prefix(served.prefix(None)).after(after);

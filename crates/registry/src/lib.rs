@@ -1,4 +1,5 @@
-//! The registry: one implementation of every verb over the table of resources, the watch cache and the store.
+//! The registry: one implementation of each verb for all resources, based on the table of resources, the watch cache
+//! and the store.
 
 mod admission;
 pub mod allocators;
@@ -54,25 +55,25 @@ pub use metered_store::MeteredStore;
 pub use stored_objects::{StoredObjects, Trouble};
 use table::LiveTable;
 
-/// What the registry's own behaviour depends on.
+/// Settings that change the behaviour of the registry.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Services get their addresses from here, unless ServiceCIDR objects say otherwise.
+    /// The range from which Services get their addresses, unless ServiceCIDR objects define other ranges.
     pub service_cidr: (Ipv4Addr, u8),
     pub node_ports: RangeInclusive<u16>,
     /// How long events are kept.
     pub event_ttl: Duration,
 }
 
-/// Asks whether a client may do more than what its request was authorized for.
+/// Checks whether a client has a permission beyond the one that its request was authorized for.
 #[async_trait]
 pub trait Permissions: Send + Sync {
     /// # Errors
-    /// 403 if the user may not use this verb on what the request is about.
+    /// 403 if the user may not use this verb on the object of the request.
     async fn check_verb(&self, request: &Request, verb: &str) -> Result<(), StatusError>;
 }
 
-/// All resources that are served, and what their reads and writes need.
+/// All served resources, and everything that their reads and writes depend on.
 pub struct Registry {
     pub store: Arc<dyn Store>,
     pub clock: Arc<dyn Clock>,
@@ -80,18 +81,18 @@ pub struct Registry {
     pub table: LiveTable,
     pub metrics: Arc<Metrics>,
     pub settings: Settings,
-    /// The store has no history from before this revision.
+    /// The store has no history before this revision.
     pub compacted: AtomicU64,
     pub events: EventLeases,
-    /// Converts custom resources, and asks admission webhooks.
+    /// The client for the webhooks that convert custom resources and admit requests.
     pub webhooks: Webhooks,
     pub admission: Arc<dyn Admission>,
     pub permissions: Arc<dyn Permissions>,
-    /// Cancelled when the server stops: watches end.
+    /// Cancelled when the server stops; ends all watches.
     pub stop: CancellationToken,
 }
 
-/// Adds the empty values that upstream writes, so that objects look the same.
+/// Adds the empty values that upstream serializes, so that stored objects have the same form.
 pub fn fill(served: &served::Served, object: &mut serde_json::Value) {
     if let Some(schema) = served.schema {
         knarr_apimachinery::schema::validate::fill(object, schema);

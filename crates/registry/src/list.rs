@@ -20,7 +20,7 @@ use crate::Registry;
 use knarr_wire::metrics::Metric;
 use knarr_wire::output::ListAnswer;
 
-/// As Go decodes: what is left over in the last symbol does not matter.
+/// A decoder as lenient as Go's: it ignores surplus bits in the last symbol.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &URL_SAFE,
     GeneralPurposeConfig::new()
@@ -29,13 +29,13 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(base64::engine::DecodePaddingMode::RequireNone),
 );
 
-/// Keys that are read at once for a page of what is selected.
+/// How many keys are read at once for a page if a selector filters the objects.
 const SELECTED_AT_ONCE: usize = 500;
 
-/// How long a read waits for the cache to catch up.
+/// How long a read waits for the cache to reach a revision.
 const FRESH_WITHIN: Duration = Duration::from_secs(3);
 
-/// GET of one object.
+/// Handles GET of one object.
 pub async fn get(
     registry: &Registry,
     served: &Served,
@@ -58,7 +58,7 @@ pub async fn get(
     }
 }
 
-/// Waits until the caches hold everything up to `revision`, for a while.
+/// Waits until the caches have reached `revision`, for at most `FRESH_WITHIN`.
 pub async fn wait_fresh(registry: &Registry, revision: u64) -> Result<(), StatusError> {
     if registry.caches.applied() >= revision {
         return Ok(());
@@ -85,13 +85,14 @@ fn too_large(revision: u64, current: u64) -> StatusError {
     error
 }
 
-/// Waits until the caches show every write that was answered before now.
+/// Waits until the caches contain every write that was answered before this call.
 pub async fn wait_current(registry: &Registry) -> Result<(), StatusError> {
     let revision = registry.store.current_revision().await.map_err(|e| status_of(&e))?;
     wait_fresh(registry, revision).await
 }
 
-/// Where a list goes on: after `start`, at `revision` (or now, if that was lost).
+/// The position at which a list continues: after the key `start`, at `revision` (or at the current revision if the
+/// original one has been compacted).
 struct Continue {
     revision: Option<u64>,
     start: String,
@@ -105,7 +106,7 @@ fn invalid_continue(why: &str) -> StatusError {
     StatusError::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
 }
 
-/// In the words of Go's decoder.
+/// Formats a base64 error as Go's decoder does.
 fn undecodable(error: &base64::DecodeError) -> String {
     let at = match error {
         base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => *at,
@@ -138,23 +139,24 @@ fn decode_continue(token: &str) -> Result<Continue, StatusError> {
     Ok(Continue { revision: u64::try_from(revision).ok(), start: start.to_owned() })
 }
 
-/// One list, or one page of it, in the stored form.
+/// One list, or one page of a list, in the stored form.
 struct Page {
     items: Vec<Arc<Object>>,
     revision: u64,
-    /// The cache key of the last item, if there is more.
+    /// The cache key of the last item, if more items follow.
     last: Option<String>,
     remaining: u64,
 }
 
-/// GET of a collection.
+/// Handles GET of a collection.
 pub async fn list(
     registry: &Registry,
     served: &Served,
     namespace: Option<&str>,
     params: &ListParams,
 ) -> Result<ListAnswer, StatusError> {
-    // What is selected is known only of what is shown, and so is where a page ends.
+    // A selector on the converted form can only be applied after conversion, and only then is the end of a page
+    // known.
     let limit = if params.shown.is_some() { 0 } else { params.limit };
     let mut page = page(registry, served, namespace, params, limit).await?;
     let mut items = served.show_all(page.items).await?;
@@ -206,14 +208,14 @@ async fn page(
             at_revision(registry, served, namespace, params, (revision, limit), None).await
         }
         (Version::At(revision), _) if params.limit > 0 && params.version_match.is_none() => {
-            // Upstream's oldest rule: with a limit and no match, the version is taken literally.
+            // Upstream's legacy rule: with a limit and no resourceVersionMatch, the version is matched exactly.
             at_revision(registry, served, namespace, params, (revision, limit), None).await
         }
         (Version::At(revision), _) => {
             wait_fresh(registry, revision).await?;
             from_cache(registry, served, namespace, params, None, limit).await
         }
-        // Whatever is there, at once and whole: pages are for those who want consistency.
+        // Answers the cache's current state at once and unpaged: pagination is for clients that want consistency.
         (Version::Any, _) => from_cache(registry, served, namespace, params, None, 0).await,
         (Version::Unset, _) => {
             wait_current(registry).await?;
@@ -222,7 +224,7 @@ async fn page(
     }
 }
 
-/// Counts a list that read and looked at so many objects and answers so many; `storage` says what was read.
+/// Records the metrics of a list that read `read` objects and answers `objects`; `storage` is where it read them.
 fn count(registry: &Registry, served: &Served, storage: &str, (read, objects): (u64, usize)) {
     let types = &served.resource.types;
     let of = [types.group, "", types.plural, storage];
@@ -256,8 +258,8 @@ fn cut(served: &Served, mut items: Vec<Arc<Object>>, revision: u64, limit: usize
     Page { items, revision, last, remaining }
 }
 
-/// From the cache if nothing changed since, otherwise from the store's history. What is no longer in that is not
-/// served from the cache either: clients count on old pages to expire.
+/// Returns a list at this revision: from the cache if nothing has changed since, otherwise from the store's history.
+/// A compacted revision is not served from the cache either: clients rely on old pages to expire.
 async fn at_revision(
     registry: &Registry,
     served: &Served,
@@ -286,7 +288,7 @@ async fn at_revision(
         let wanted = at_once(limit, items.len(), selects);
         let mut request = RangeRequest::new(range.clone()).at(revision);
         request.limit = wanted;
-        // How many are left is answered only where nothing is selected.
+        // The number of remaining items is only answered if no selector filters the list.
         request.count = wanted.is_some() && !selects;
         let response = registry.store.range(request).await.map_err(|e| match (&e, after) {
             (knarr_storage::Error::Compacted { .. }, Some(after)) => expired(after),
@@ -316,14 +318,15 @@ async fn at_revision(
     Ok(page)
 }
 
-/// How many keys to read next for a page of so many, of which some are there: one more shows whether there is another
-/// page. Where something is selected it takes more keys than that, and nobody knows how many.
+/// Returns how many keys to read next for a page of `limit` items, `found` of which have been found; `None` for all.
+/// One additional key shows whether another page exists. With a selector, an unknown number of keys is needed, so at
+/// least [`SELECTED_AT_ONCE`] are read.
 fn at_once(limit: usize, found: usize, selects: bool) -> Option<usize> {
     let missing = (limit > 0).then(|| limit.saturating_sub(found).saturating_add(1))?;
     Some(if selects { missing.max(SELECTED_AT_ONCE) } else { missing })
 }
 
-/// 410, with a token by which the list may go on at the present state.
+/// Returns 410 with a continue token that resumes the list at the current revision.
 fn expired(after: &str) -> StatusError {
     let mut error = StatusError::expired(
         "The provided continue parameter is too old to display a consistent list result. You can start a new list \

@@ -1,4 +1,4 @@
-//! Who owns which field: managedFields kept on every write, and server-side apply.
+//! Field ownership: managedFields, updated on every write, and server-side apply.
 
 use knarr_apimachinery::gvk::GroupVersionKind;
 use knarr_apimachinery::patch::apply::{self as ssa, FieldSet, Manager};
@@ -11,15 +11,15 @@ use super::update::Target;
 use super::{Request, metadata};
 use knarr_wire::yaml::Yaml;
 
-/// How an update came about.
+/// The kind of update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     Update,
-    /// The apply has kept the books already.
+    /// The apply has already updated managedFields.
     Apply,
 }
 
-/// Builds the manager of a write and hands it on; what an endpoint resets is not owned through it.
+/// Calls `run` with the field manager of a write. Fields that the endpoint resets are not recorded as owned.
 fn with_manager<T>(
     served: &Served,
     name: &str,
@@ -50,12 +50,13 @@ fn with_manager<T>(
     run(&manager)
 }
 
-/// Shared storage in two forms has no one set of field paths.
+/// Returns whether managedFields are kept. They are not where two resources share storage in different forms, because
+/// field paths then differ.
 fn is_tracked(served: &Served) -> bool {
     served.resource.stored_as.is_none()
 }
 
-/// Records the creator.
+/// Records the field manager that created the object.
 pub fn created(served: &Served, params: &WriteParams, object: &mut Value, now: jiff::Timestamp) {
     if metadata::has_managed_fields(object) && params.applied {
         return;
@@ -65,7 +66,7 @@ pub fn created(served: &Served, params: &WriteParams, object: &mut Value, now: j
     }
 }
 
-/// Records what an update changed.
+/// Records the field manager of an update for the fields that it changed.
 pub fn updated(
     served: &Served,
     params: &WriteParams,
@@ -85,7 +86,7 @@ pub fn updated(
     ssa::keep_times(old, new);
 }
 
-/// The body of an apply patch, YAML or JSON. Whether it fits the schema is seen when it is applied.
+/// Reads the body of an apply patch, YAML or JSON. The apply itself checks whether it fits the schema.
 pub fn decode_applied(request: &Request) -> Result<Yaml, StatusError> {
     let mut yaml = Yaml::read(&request.body)
         .map_err(|e| StatusError::bad_request(format!("error decoding patch: {e}")))?;
@@ -100,7 +101,7 @@ pub fn decode_applied(request: &Request) -> Result<Yaml, StatusError> {
     Ok(yaml)
 }
 
-/// What is said of keys that an applied configuration repeats.
+/// Refuses an applied configuration with duplicate keys if field validation is strict.
 pub fn check_repeated(applied: &Yaml, params: &WriteParams) -> Result<(), StatusError> {
     match applied.strict_error() {
         Some(error) if params.field_validation == FieldValidation::Strict => {
@@ -121,7 +122,7 @@ fn not_an_object(value: &Value) -> Option<&'static str> {
     }
 }
 
-/// The object after an apply.
+/// Returns the object after an apply.
 pub fn apply(
     served: &Served,
     live: Option<&Value>,
@@ -135,7 +136,7 @@ pub fn apply(
     let new = with_manager(served, &params.field_manager, subresource, now, |by| {
         ssa::apply(live, applied, by, force)
     })?;
-    // The merged whole is read as a body would be: normalized, and refused where it does not fit.
+    // The merged object is decoded like a body: that normalizes it, and refuses what does not fit the schema.
     let managed = new.pointer("/metadata/managedFields").cloned();
     let text = knarr_wire::output::to_json(&new);
     let mut new = super::codec::decode_json(served, &text, false)?.value;

@@ -1,4 +1,4 @@
-//! Object metadata: what the server sets, what must not change, what is valid.
+//! Object metadata: the fields that the server sets, the fields that must not change, and validation.
 
 use knarr_api::prepare;
 use knarr_api::strategy::Strategy;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::served::Served;
 
-/// Bytes that all annotations of an object may have together.
+/// The maximum size of all annotations of an object, in bytes.
 const MAX_ANNOTATIONS: usize = 256 * 1024;
 /// Fields that only the server writes.
 const SYSTEM_FIELDS: [&str; 4] =
@@ -38,7 +38,7 @@ pub fn rfc3339(at: jiff::Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// The namespace of a body must be that of the URL; an absent one is filled in.
+/// Sets the namespace of a body to that of the URL, or fails if the body has another one.
 pub fn match_namespace(served: &Served, object: &mut Value, namespace: &str) -> Result<(), StatusError> {
     let own = text(object, "namespace").to_owned();
     if !served.resource.types.namespaced {
@@ -60,7 +60,7 @@ fn namespace_mismatch() -> StatusError {
     )
 }
 
-/// Fills in what a new object's creator has no say in.
+/// Sets the fields of a new object that its creator cannot choose.
 pub fn init(object: &mut Value, now: jiff::Timestamp, uid: &str) {
     let metadata = prepare::metadata(object);
     for field in SYSTEM_FIELDS {
@@ -72,8 +72,8 @@ pub fn init(object: &mut Value, now: jiff::Timestamp, uid: &str) {
     metadata.insert("creationTimestamp".into(), rfc3339(now).into());
 }
 
-/// Carries over what an update has no say in. When an object goes is not among it before it is going: whoever sets
-/// that is told so by [`validate_update`].
+/// Carries over the fields that an update cannot change. The deletion fields are only carried over once the object is
+/// being deleted: before that, [`validate_update`] refuses a request that sets them.
 pub fn carry_over(new: &mut Value, old: &Value) {
     for field in SYSTEM_FIELDS {
         if is_deleting(old) || !DELETION_FIELDS.contains(&field) {
@@ -94,7 +94,7 @@ pub fn validate(served: &Served, object: &Value) -> ErrorList {
     errors
 }
 
-/// What no name may be, whatever the resource thinks of it: it is part of a path.
+/// Checks the names for what no resource allows, because a name is part of a path.
 pub fn validate_path_segments(object: &Value) -> ErrorList {
     let mut errors = ErrorList::new();
     let path = Path::new("metadata");
@@ -148,7 +148,7 @@ fn validate_common(object: &Value, path: &Path, standard: bool, errors: &mut Err
     }
     let (annotations, mut size) = (path.child("annotations"), 0);
     for (key, value) in entries(object, "annotations") {
-        // Keys may have capitals in their prefix.
+        // The prefix of a key may contain capitals.
         for problem in names::label_key(&key.to_ascii_lowercase()) {
             errors.push(Error::invalid(&annotations, key.as_str(), problem));
         }
@@ -161,7 +161,7 @@ fn validate_common(object: &Value, path: &Path, standard: bool, errors: &mut Err
     validate_finalizers(object, path, standard, errors);
 }
 
-/// Kinds whose finalizers without a domain need not be Kubernetes' own.
+/// Returns whether finalizers without a domain must be Kubernetes' own; some groups and kinds do not check that.
 pub fn wants_standard_finalizers(served: &Served) -> bool {
     let types = &served.resource.types;
     served.resource.custom().is_none()
@@ -237,7 +237,7 @@ fn validate_finalizers(object: &Value, path: &Path, standard: bool, errors: &mut
     }
 }
 
-/// Checks the metadata of an update; with `standard`, as for [`wants_standard_finalizers`].
+/// Checks the metadata of an update. `standard` is the result of [`wants_standard_finalizers`].
 pub fn validate_update(new: &Value, old: &Value, standard: bool) -> ErrorList {
     let mut errors = ErrorList::new();
     let path = Path::new("metadata");

@@ -1,4 +1,4 @@
-//! A store before the store that measures what is asked of it, under the names of upstream's etcd client.
+//! A wrapper that measures requests to the store, under the metric names of upstream's etcd client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub struct MeteredStore {
     clock: Arc<dyn Clock>,
 }
 
-/// Group and resource of a key below `/registry/`.
+/// Returns the group and resource of a key below `/registry/`.
 fn place(key: &[u8]) -> (&str, &str) {
     let text = std::str::from_utf8(key).unwrap_or("");
     let mut parts = text.strip_prefix("/registry/").unwrap_or("").split('/');
@@ -69,7 +69,7 @@ impl Store for MeteredStore {
             None => ("get", Default::default()),
         };
         let done = self.inner.txn(compares, ops).await;
-        // Somebody else was first: that is no failure of the store.
+        // A conflict with another writer is not a failure of the store.
         let failed = done.as_ref().is_err_and(|e| e.conflict().is_none());
         self.note(operation, &key, started, failed);
         done

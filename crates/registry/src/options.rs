@@ -1,4 +1,4 @@
-//! The query parameters of reads and writes, checked.
+//! Parses and validates the query parameters of reads and writes.
 
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::selector::{FieldSelector, FieldTerm, Selector};
@@ -13,7 +13,7 @@ use knarr_wire::query::Query;
 /// Parameters of a list or watch.
 pub struct ListParams {
     pub selection: Selection,
-    /// What of that can be told only once objects are in the form that is asked for.
+    /// The part of the selection that can be evaluated only after conversion to the requested version.
     pub shown: Option<Selection>,
     pub limit: usize,
     pub continue_token: Option<String>,
@@ -56,7 +56,8 @@ impl Version {
 }
 
 impl ListParams {
-    /// `name` is the one object that the request was authorized for, empty where it was authorized for all.
+    /// Parses and validates the parameters. `name` is the one object that the request was authorized for, empty if it
+    /// was authorized for all.
     pub fn parse(served: &Served, name: &str, query: &Query, watch: bool) -> Result<Self, StatusError> {
         check(query, watch)?;
         let version_match = match query.non_empty("resourceVersionMatch") {
@@ -90,7 +91,7 @@ impl ListParams {
     }
 }
 
-/// A name restricts the selection to its object; a selector beside it has to ask for the same one.
+/// Restricts the selection to the object of this name; fails if the field selector asks for another name.
 fn restrict_to(name: &str, fields: &mut FieldSelector) -> Result<(), StatusError> {
     const NAME: &str = "metadata.name";
     if name.is_empty() {
@@ -106,7 +107,7 @@ fn restrict_to(name: &str, fields: &mut FieldSelector) -> Result<(), StatusError
     Err(StatusError::bad_request("fieldSelector metadata.name doesn't match requested name"))
 }
 
-/// Which parameters go together. Everything that is wrong is said at once.
+/// Checks which parameters may be combined. Reports all errors at once.
 ///
 /// Source: `k8s.io/apimachinery/pkg/apis/meta/internalversion/validation`.
 fn check(query: &Query, watch: bool) -> Result<(), StatusError> {
@@ -156,7 +157,7 @@ fn check(query: &Query, watch: bool) -> Result<(), StatusError> {
     Err(StatusError::invalid("meta.k8s.io", "ListOptions", "", &errors))
 }
 
-/// The selectors, in terms of the stored form.
+/// Parses the selectors and converts them to the stored form.
 pub fn selection(served: &Served, query: &Query) -> Result<Selection, StatusError> {
     let labels = Selector::parse(query.get("labelSelector").unwrap_or(""))
         .map_err(|e| StatusError::bad_request(e.to_string()))?;
@@ -185,7 +186,7 @@ pub fn selection(served: &Served, query: &Query) -> Result<Selection, StatusErro
     Ok(Selection { resource: served.stored.clone(), labels, fields })
 }
 
-/// Parts a selection: fields of an object that is converted have their values only afterwards.
+/// Splits a selection in two: fields other than metadata of a converted object are only known after conversion.
 fn in_both_forms(
     served: &Served,
     mut selection: Selection,
@@ -210,7 +211,7 @@ fn of_terms(terms: &[&FieldTerm]) -> Result<FieldSelector, StatusError> {
     FieldSelector::parse(&texts.join(",")).map_err(|e| StatusError::bad_request(e.to_string()))
 }
 
-/// A value as it is written in a field selector.
+/// Escapes a value for a field selector.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=")
 }
@@ -223,7 +224,7 @@ fn unknown_field(served: &Served, field: &str) -> String {
     }
 }
 
-/// What becomes of fields that are unknown or given twice.
+/// How to treat fields that are unknown or duplicate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldValidation {
     Ignore,
@@ -238,15 +239,16 @@ pub struct WriteParams {
     pub field_manager: String,
     pub field_validation: FieldValidation,
     pub force: Option<bool>,
-    /// Whether it is an apply, which keeps the books of field owners itself.
+    /// Whether the write is an apply, which updates managedFields itself.
     pub applied: bool,
 }
 
-/// Bytes that a field manager's name may have.
+/// The maximum length of a field manager's name, in bytes.
 const MAX_MANAGER: usize = 128;
 
 impl WriteParams {
-    /// `kind` names the options in errors: `CreateOptions`, `UpdateOptions`, `PatchOptions`.
+    /// Parses and validates the parameters. `kind` names the options in errors: `CreateOptions`, `UpdateOptions`,
+    /// `PatchOptions`.
     pub fn parse(request: &Request, kind: &str) -> Result<Self, StatusError> {
         let query = &request.query;
         let mut errors = ErrorList::new();
@@ -290,7 +292,7 @@ impl WriteParams {
     }
 }
 
-/// Whether `dryRun=All` was asked for.
+/// Returns whether `dryRun=All` is set.
 pub fn dry_run<'a>(values: impl Iterator<Item = &'a str>, errors: &mut ErrorList) -> bool {
     let values: Vec<&str> = values.collect();
     if values.iter().any(|value| *value != "All") {

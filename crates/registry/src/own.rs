@@ -1,4 +1,4 @@
-//! Writes of the server itself.
+//! Writes that the server itself makes.
 
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use super::{Registry, create, metadata, store};
 use knarr_wire::request::Request;
 
 impl WriteParams {
-    /// Of a write of the server itself.
+    /// Returns the parameters for a write by the server itself.
     pub fn own() -> Self {
         Self {
             dry_run: false,
@@ -21,14 +21,14 @@ impl WriteParams {
     }
 }
 
-/// Creates a namespace if it is not there.
+/// Creates a namespace unless it exists.
 pub async fn ensure_namespace(registry: &Registry, name: &str) -> Result<(), StatusError> {
     let Some(served) = registry.table.find("", "v1", "namespaces") else { return Ok(()) };
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
     ensure(registry, &Request::own(), &served, namespace).await
 }
 
-/// Creates the object if it is not there.
+/// Creates the object unless it exists.
 pub async fn ensure(
     registry: &Registry,
     request: &Request,

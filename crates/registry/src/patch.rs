@@ -16,7 +16,7 @@ use super::{Request, create, metadata};
 use crate::Registry;
 use knarr_wire::input;
 
-/// The formats of patches, by their media types.
+/// The patch formats, by media type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     Json,
@@ -47,14 +47,14 @@ pub fn format(request: &Request, served: &Served) -> Result<Format, StatusError>
     }
 }
 
-/// The router's own answer to a patch in no known format.
+/// Returns the answer of upstream's router to a patch of an unknown media type.
 fn unsupported() -> StatusError {
     let mut error = StatusError::new(415, "UnsupportedMediaType", "415: Unsupported Media Type");
     error.0.details = Some(Default::default());
     error
 }
 
-/// PATCH of one object or a part of it; the flag says whether an apply created it.
+/// Handles PATCH of an object or one of its subresources. The flag is true if an apply created the object.
 pub async fn patch(
     registry: &Registry,
     request: &Request,
@@ -72,7 +72,7 @@ pub async fn patch(
     }
     let mut body: Value = serde_json::from_slice(&request.body).map_err(|e| undecodable(format, &e))?;
     if format == Format::Strategic && body.is_null() {
-        // Nothing is a patch of nothing.
+        // A strategic merge patch of `null` changes nothing.
         body = Value::Object(serde_json::Map::new());
     }
     let change = |old: &Value| patched(request, served, params, format, &body, old);
@@ -80,7 +80,7 @@ pub async fn patch(
     Ok((object, false))
 }
 
-/// A patch that is no JSON, in the words of what reads it upstream.
+/// Returns the error for a patch that is not JSON, with the message of upstream's decoder for this format.
 fn undecodable(format: Format, error: &serde_json::Error) -> StatusError {
     match format {
         Format::Merge | Format::Strategic => StatusError::bad_request("invalid JSON patch"),
@@ -89,6 +89,7 @@ fn undecodable(format: Format, error: &serde_json::Error) -> StatusError {
 }
 
 pub fn check_options(params: &WriteParams, format: Format) -> Result<(), StatusError> {
+    /// Refuses options that this patch format does not have.
     let mut errors = ErrorList::new();
     if format != Format::Apply && params.force.is_some() {
         let why = "may not be specified for non-apply patch";
@@ -100,7 +101,7 @@ pub fn check_options(params: &WriteParams, format: Format) -> Result<(), StatusE
     Err(StatusError::invalid("meta.k8s.io", "PatchOptions", "", &errors))
 }
 
-/// The object with the patch applied, decoded again as a body would be.
+/// Returns the object with the patch applied. The result is decoded again like a body.
 pub fn patched(
     request: &Request,
     served: &Served,
@@ -136,7 +137,7 @@ pub fn patched(
     }
     new = decoded.value;
     if disowned {
-        // Decoding leaves out what is empty, and this says something.
+        // Decoding drops an empty list, but an empty managedFields has a meaning: it resets the field managers.
         knarr_api::prepare::metadata(&mut new).insert("managedFields".into(), Value::Array(Vec::new()));
     }
     let name = metadata::text(old, "name");
@@ -145,8 +146,8 @@ pub fn patched(
     Ok(new)
 }
 
-/// A patch that makes something undecodable of the object is 422 for wrong types, as upstream answers it. It says what
-/// could not be read, but not of what.
+/// Returns 422 for a patch whose result does not decode into the object's type, as upstream does. The message names
+/// the cause but not the object.
 pub fn undecodable_result(format: Format, body: &Value, text: &[u8], error: &StatusError) -> StatusError {
     let shown = match format {
         Format::Strategic => go_text(body),
@@ -159,7 +160,7 @@ pub fn undecodable_result(format: Format, body: &Value, text: &[u8], error: &Sta
     StatusError::invalid("", "", "", &errors)
 }
 
-/// A value as Go prints it: `map[a:1 b:[x y]]`.
+/// Formats a value as Go prints it: `map[a:1 b:[x y]]`.
 fn go_text(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),

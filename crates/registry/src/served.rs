@@ -1,4 +1,4 @@
-//! A served resource with what stands behind it: schema, cache, storage keys, conversion.
+//! A served resource together with its schema, cache, storage keys and conversion.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,24 +16,24 @@ use crate::cache::{Cache, Caches, damaged};
 use crate::conversion::Conversion;
 use knarr_wire::output::Answer;
 
-/// What upstream calls an object that it cannot read.
+/// Upstream's error for an object that cannot be decoded.
 pub const CORRUPT: &str = "StorageError: corrupt object, Code: 7";
 
-/// A resource in one of its versions, as it is served.
+/// One version of a resource, as it is served.
 pub struct Served {
     pub resource: ResourceRef,
     /// The resource whose form is stored: itself, or the one it shares storage with.
     pub stored: ResourceRef,
-    /// Of built-in resources.
+    /// The schema of a built-in resource; `None` for custom resources.
     pub schema: Option<&'static Struct>,
     storage: Option<Storage>,
-    /// How objects of a custom resource come into this version, and back.
+    /// Converts objects of a custom resource between this version and the stored one.
     conversion: Option<Conversion>,
     /// Set while the definition of a custom resource is being deleted.
     terminating: Arc<AtomicBool>,
 }
 
-/// An object on its way into the store: as it will be stored, and as it will be held.
+/// An object about to be written: its stored bytes, and the decoded object for the cache.
 #[derive(Clone)]
 pub struct Prepared {
     pub stored: Bytes,
@@ -45,14 +45,14 @@ struct Storage {
     prefix: String,
 }
 
-/// `core/pods`: the name of a resource in storage keys.
+/// Returns the name of a resource in storage keys, such as `core/pods`.
 pub fn storage_name(resource: &Resource) -> String {
     let group = if resource.types.group.is_empty() { "core" } else { resource.types.group };
     format!("{group}/{}", resource.types.plural)
 }
 
 impl Served {
-    /// A built-in resource.
+    /// Creates the entry of a built-in resource.
     pub fn built_in(resource: &'static Resource, all: &[&'static Resource], caches: &Caches) -> Self {
         let stored = stored_form(resource, all);
         let storage = resource.is_stored().then(|| storage_name(stored)).and_then(|name| {
@@ -70,7 +70,8 @@ impl Served {
         }
     }
 
-    /// One version of a custom resource; `stored` is the one that is stored, and `terminating` shared by all.
+    /// Creates the entry of one version of a custom resource. `stored` is the stored version; all versions share
+    /// `terminating`.
     pub fn custom(
         resource: ResourceRef,
         stored: ResourceRef,
@@ -84,12 +85,12 @@ impl Served {
         Self { resource, stored, schema: None, storage, conversion, terminating }
     }
 
-    /// Whether no new objects may come.
+    /// Returns whether creates are refused because the definition is being deleted.
     pub fn is_terminating(&self) -> bool {
         self.terminating.load(Ordering::Acquire)
     }
 
-    /// What a 404, 409 … calls it.
+    /// Returns the group and resource that errors such as 404 and 409 name.
     pub fn group_resource(&self) -> GroupResource {
         self.resource.types.group_resource()
     }
@@ -102,23 +103,23 @@ impl Served {
         StatusError::not_found(&self.group_resource(), name)
     }
 
-    /// The cache, unless the resource is not stored.
+    /// Returns the cache. Fails if the resource is not stored.
     pub fn cache(&self) -> Result<&Arc<Cache>, StatusError> {
         self.storage.as_ref().map(|s| &s.cache).ok_or_else(StatusError::path_not_found)
     }
 
-    /// `namespace/name`, or the name of a cluster-scoped object.
+    /// Returns `namespace/name`, or the name alone for a cluster-scoped object.
     pub fn cache_key(&self, namespace: &str, name: &str) -> String {
         if self.resource.types.namespaced { format!("{namespace}/{name}") } else { name.to_owned() }
     }
 
-    /// The storage key of one object.
+    /// Returns the storage key of one object.
     pub fn key(&self, namespace: &str, name: &str) -> Bytes {
         let prefix = self.storage.as_ref().map_or("", |s| s.prefix.as_str());
         Bytes::from(format!("{prefix}{}", self.cache_key(namespace, name)))
     }
 
-    /// The storage prefix of a namespace's objects, or of all.
+    /// Returns the storage prefix of a namespace's objects, or of all objects.
     pub fn prefix(&self, namespace: Option<&str>) -> String {
         let prefix = self.storage.as_ref().map_or("", |s| s.prefix.as_str());
         match namespace.filter(|ns| self.resource.types.namespaced && !ns.is_empty()) {
@@ -127,7 +128,7 @@ impl Served {
         }
     }
 
-    /// From stored JSON, in the stored form, as the cache would hold it.
+    /// Decodes stored JSON into the stored form, as the cache holds it.
     pub fn held(&self, stored: &Bytes, revision: u64) -> Result<Arc<Object>, StatusError> {
         let object = self.cache()?.decode(stored, revision);
         object.map(Arc::new).map_err(|error| {
@@ -138,12 +139,12 @@ impl Served {
         })
     }
 
-    /// From stored JSON, in the form of this resource.
+    /// Decodes stored JSON and converts it to this version.
     pub async fn object(&self, stored: &Bytes, revision: u64) -> Result<Arc<Object>, StatusError> {
         self.show(&self.held(stored, revision)?).await
     }
 
-    /// A held object in the form of this resource.
+    /// Converts a held object to this version.
     pub async fn show(&self, held: &Arc<Object>) -> Result<Arc<Object>, StatusError> {
         if let Some(conversion) = &self.conversion {
             return conversion.show(self, held).await;
@@ -154,12 +155,12 @@ impl Served {
         Object::new(shown.into(), self.resource.selectable).map(Arc::new).map_err(StatusError::internal)
     }
 
-    /// Whether held objects are shown as they are.
+    /// Returns whether held objects can be answered without conversion.
     pub fn shows_as_held(&self) -> bool {
         self.resource.stored_as.is_none() && self.conversion.as_ref().is_none_or(Conversion::is_trivial)
     }
 
-    /// Held objects in the form of this resource.
+    /// Converts held objects to this version.
     pub async fn show_all(&self, held: Vec<Arc<Object>>) -> Result<Vec<Arc<Object>>, StatusError> {
         if self.shows_as_held() {
             return Ok(held);
@@ -174,19 +175,19 @@ impl Served {
         Ok(shown)
     }
 
-    /// Whether what is stored and held is what is served.
+    /// Returns whether the stored, the held and the served form are the same.
     pub fn is_plain(&self) -> bool {
         self.resource.stored_as.is_none() && self.conversion.is_none() && self.storage.is_some()
     }
 
-    /// A value of this resource, ready to be written.
+    /// Serializes and decodes a value of this version for a write.
     pub async fn prepare(&self, value: &Value) -> Result<Prepared, StatusError> {
         let stored = self.to_stored(value).await?;
         let held = self.held(&stored, 0)?;
         Ok(Prepared { stored, held })
     }
 
-    /// A value of this resource as it is stored.
+    /// Serializes a value of this version in its stored form.
     pub async fn to_stored(&self, value: &Value) -> Result<Bytes, StatusError> {
         if let Some(conversion) = &self.conversion {
             return conversion.to_stored(self, value).await;
@@ -195,12 +196,12 @@ impl Served {
             Some(as_) => serde_json::to_vec(&(as_.to_stored)(value)),
             None => serde_json::to_vec(value),
         };
-        // What is stored is held: without what the buffer had to spare.
+        // The cache keeps these bytes, so the buffer's spare capacity is released.
         bytes.map(|bytes| Bytes::from(bytes.into_boxed_slice())).map_err(StatusError::internal)
     }
 }
 
-/// The resource in whose form objects of `resource` are stored.
+/// Returns the resource in whose form objects of `resource` are stored.
 pub fn stored_form(resource: &'static Resource, all: &[&'static Resource]) -> &'static Resource {
     let Some(as_) = resource.stored_as else { return resource };
     let (group, version, plural) = as_.resource;

@@ -1,4 +1,4 @@
-//! From the name of a Service to the address of a ready endpoint, by the watch cache.
+//! Resolves the name of a Service to the address of a ready endpoint, from the watch cache.
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;

@@ -1,4 +1,5 @@
-//! Limits on what the store holds: which keys belong to which share, and which the control plane writes beyond a quota.
+//! Limits on the size of the store: which share each key counts towards, and which keys the control plane may write
+//! beyond the quota.
 
 use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
@@ -6,37 +7,38 @@ use knarr_storage::{KeyRange, Options};
 
 use crate::cache::ROOT;
 
-/// Where servers that share a store keep a lease each.
+/// The prefix under which each server that shares a store keeps a lease.
 pub const MASTER_LEASES: &str = "/masterleases/";
 /// etcd's default for `--quota-backend-bytes`.
 const DEFAULT_QUOTA_BYTES: u64 = 2 * 1024 * 1024 * 1024;
-/// A namespace may have this part of the quota.
+/// The limit of a namespace is the quota divided by this number.
 const NAMESPACE_PART: u64 = 8;
-/// Namespaces of the system, which have no limit.
+/// System namespaces, which have no limit.
 const EXEMPT: [&str; 3] = ["kube-node-lease", "kube-public", "kube-system"];
-/// The servers' own Service, by which pods reach them: who fills the namespace that it is in must not hold it up.
+/// The servers' own Service, by which pods reach the API. It has no limit, so that filling its namespace cannot block
+/// it.
 const OWN_SERVICE: [&str; 3] = [
     "core/services/default/kubernetes",
     "core/endpoints/default/kubernetes",
     "discovery.k8s.io/endpointslices/default/kubernetes",
 ];
-/// What a node may create as many of as it likes in each namespace. In those of the system each of them has a share of
-/// its own, as large as a namespace's: one node must not fill the store.
+/// Resources of which a node may create any number in each namespace. In each system namespace they have a share of
+/// their own, as large as a namespace's, so that one node cannot fill the store.
 const NODES_CREATE_ANYWHERE: [&str; 3] =
     ["core/events", "core/pods", "certificates.k8s.io/podcertificaterequests"];
-/// The same outside of namespaces. Of Nodes and CSINodes a node may have its own alone.
+/// The same for cluster-scoped resources. Nodes and CSINodes are not listed because a node may only create its own.
 const NODES_CREATE_IN_CLUSTER: [&str; 2] =
     ["certificates.k8s.io/certificatesigningrequests", "resource.k8s.io/resourceslices"];
-/// What is written beyond the quota, from its reserve: heartbeats of nodes, leader election, nodes that register, and
-/// what servers say of themselves.
+/// Keys that may be written beyond the quota, from its reserve: node heartbeats, leader election, node registration,
+/// and the leases of the servers.
 const RESERVED: [&str; 3] = [
     "/registry/coordination.k8s.io/leases/kube-node-lease/",
     "/registry/coordination.k8s.io/leases/kube-system/",
     "/registry/core/nodes/",
 ];
 
-/// The embedded store's options under `--quota-backend-bytes` and `--namespace-storage-limit-bytes`: 0 for the default,
-/// negative for none.
+/// Returns the embedded store's options for `--quota-backend-bytes` and `--namespace-storage-limit-bytes`; 0 means
+/// the default, a negative value no limit.
 pub fn storage_options(quota_bytes: i64, namespace_bytes: i64) -> Options {
     let quota_bytes = or_default(quota_bytes, DEFAULT_QUOTA_BYTES);
     let mut reserved: Vec<KeyRange> = RESERVED.into_iter().map(KeyRange::prefix).collect();
@@ -57,8 +59,8 @@ fn or_default(bytes: i64, default: u64) -> u64 {
     }
 }
 
-/// What an object counts towards, by its key, `/registry/GROUP/RESOURCE/[NAMESPACE/]NAME`: the namespace's limit, or that of
-/// `GROUP/RESOURCE[/NAMESPACE]` where nodes write without one.
+/// Returns the share that an object counts towards, from its key `/registry/GROUP/RESOURCE/[NAMESPACE/]NAME`: the
+/// namespace's, or `GROUP/RESOURCE[/NAMESPACE]` for resources that nodes create without a namespace limit.
 fn share_of(key: &[u8]) -> Option<&[u8]> {
     let key = key.strip_prefix(ROOT.as_bytes())?;
     if OWN_SERVICE.iter().any(|own| own.as_bytes() == key) {
@@ -85,7 +87,7 @@ fn share_of(key: &[u8]) -> Option<&[u8]> {
     if is_one_of(&NODES_CREATE_ANYWHERE) { key.get(..end) } else { None }
 }
 
-/// What a limit is of: a namespace, or a resource, in one namespace or in none.
+/// Describes a share: a namespace, or a resource in one namespace or cluster-scoped.
 fn described(share: &str) -> String {
     let mut parts = share.split('/');
     match (parts.next(), parts.next(), parts.next()) {
@@ -95,7 +97,7 @@ fn described(share: &str) -> String {
     }
 }
 
-/// The refusal of a write for which there is no room in its share.
+/// Returns the refusal of a write that exceeds the limit of its share.
 pub fn exceeded(
     resource: &GroupResource,
     name: &str,

@@ -1,4 +1,4 @@
-//! Reads and writes of single objects in the store, and what its errors mean to a client.
+//! Reads and writes of single objects in the store, and how store errors are answered to clients.
 
 use std::sync::Arc;
 
@@ -12,23 +12,23 @@ use super::served::{Prepared, Served};
 use crate::Registry;
 use crate::storage_limits::exceeded;
 
-/// An object as it stands in the store.
+/// An object as it is in the store now.
 pub struct Current {
     pub revision: u64,
-    /// As stored, in the stored form, without a resourceVersion.
+    /// The stored bytes, in the stored form, without a resourceVersion.
     pub stored: Bytes,
     pub object: Arc<Object>,
     pub lease: Option<LeaseId>,
 }
 
 impl Current {
-    /// The whole object, with its resourceVersion.
+    /// Returns the whole object, with its resourceVersion.
     pub fn value(&self) -> Result<Value, StatusError> {
         serde_json::from_slice(&self.object.json()).map_err(StatusError::internal)
     }
 }
 
-/// What else is written together with an object, or not at all.
+/// Conditions and operations that are written in the same transaction as an object.
 #[derive(Debug, Default)]
 pub struct Extra {
     pub compares: Vec<Compare>,
@@ -37,7 +37,7 @@ pub struct Extra {
 
 /// Why a write did not happen.
 pub enum WriteError {
-    /// Something is not as it was when the write was prepared.
+    /// A condition of the transaction no longer holds.
     Conflict(Box<Conflict>),
     Status(StatusError),
 }
@@ -57,7 +57,7 @@ impl From<Error> for WriteError {
     }
 }
 
-/// What a client is told of a failure of the store.
+/// Returns the Status that a client gets for a failure of the store.
 pub fn status_of(error: &Error) -> StatusError {
     match error {
         Error::TooLarge { limit, .. } => StatusError::request_entity_too_large(*limit),
@@ -65,7 +65,7 @@ pub fn status_of(error: &Error) -> StatusError {
             "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.",
         ),
         Error::Closed => StatusError::unavailable("the server is shutting down"),
-        // etcd's own words, as upstream passes them on.
+        // etcd's own message, which upstream passes on, too.
         Error::Backend(why) => StatusError::new(500, "", &**why),
         Error::NoSpace => StatusError::new(500, "", error.to_string()),
         Error::Timeout => {
@@ -75,7 +75,7 @@ pub fn status_of(error: &Error) -> StatusError {
     }
 }
 
-/// The object under this name now.
+/// Reads the current object of this name.
 pub async fn read(
     registry: &Registry,
     served: &Served,
@@ -85,7 +85,7 @@ pub async fn read(
     let key = served.key(namespace, name);
     let found = registry.store.get(&key).await.map_err(|e| status_of(&e))?;
     let Some(kv) = found else { return Ok(None) };
-    // The cache's own object, if it is as fresh: it is parsed already and shared.
+    // The cache's object is used if it has the same revision: it is already decoded, and shared.
     let held = served.cache()?.get(&served.cache_key(namespace, name));
     let object = match held.filter(|o| o.resource_version() == kv.mod_revision) {
         Some(held) => served.show(&held).await?,
@@ -94,7 +94,8 @@ pub async fn read(
     Ok(Some(Current { revision: kv.mod_revision, stored: kv.value, object, lease: kv.lease }))
 }
 
-/// The revision of a stored object that cannot be read; `Some(None)` for one that can.
+/// Returns the revision of a stored object that cannot be decoded; `Some(None)` if it decodes, `None` if it does not
+/// exist.
 pub async fn unreadable(
     registry: &Registry,
     served: &Served,
@@ -107,7 +108,8 @@ pub async fn unreadable(
     Ok(Some((!readable).then_some(kv.mod_revision)))
 }
 
-/// Writes an object, and whatever goes with it, if nothing has changed underneath; answers it in the form of `served`.
+/// Writes an object and `extra` in one transaction, if all conditions hold. Returns the object in the form of
+/// `served`.
 pub async fn put(
     registry: &Registry,
     served: &Served,
@@ -146,7 +148,8 @@ pub async fn put(
     })
 }
 
-/// Deletes an object, and whatever goes with it, if it is still at this revision; answers the deletion's revision.
+/// Deletes an object and writes `extra` in one transaction, if the object is still at this revision. Returns the
+/// revision of the deletion.
 pub async fn remove(registry: &Registry, key: Bytes, revision: u64, extra: Extra) -> Result<u64, WriteError> {
     let mut compares = vec![Compare { key: key.clone(), condition: Precondition::ModRevision(revision) }];
     compares.extend(extra.compares);

@@ -1,4 +1,4 @@
-//! What is in a store, as the API server would see it: which keys are its own, and which values it can read.
+//! Checks the content of a store as the API server sees it: which keys belong to it, and which values it can decode.
 
 use std::collections::BTreeSet;
 
@@ -14,32 +14,32 @@ use crate::encryption::{EncryptionConfig, KMS};
 use crate::storage_limits::MASTER_LEASES;
 
 const DEFINITIONS: &str = "/registry/apiextensions.k8s.io/customresourcedefinitions/";
-/// What servers on one etcd know their cluster by.
+/// The prefix of the keys by which servers that share one etcd identify their cluster.
 const MARKS: &str = "/cluster/";
-/// What every encrypted value begins with.
+/// The prefix of every encrypted value.
 const ENCRYPTED: &[u8] = b"k8s:enc:";
 
-/// What is wrong with a stored value.
+/// The reason why a stored value cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trouble {
-    /// The store could not read it back.
+    /// The store could not read the value.
     Damaged(String),
-    /// It is no object of its resource.
+    /// The value is not a valid object of its resource.
     Undecodable(String),
-    /// It is encrypted, and no configuration of encryption is there to read it with.
+    /// The value is encrypted, and no encryption configuration was given.
     Encrypted,
-    /// The configuration of encryption does not fit it.
+    /// The encryption configuration cannot decrypt the value.
     Undecryptable(String),
-    /// Nobody reads the key: its resource is not served, or its definition is gone.
+    /// The server never reads the key: its resource is not served, or its definition has been deleted.
     Unknown(String),
 }
 
-/// Reads stored values with the API server's own decoders and ciphers.
+/// Checks stored values with the API server's own decoders and ciphers.
 pub struct StoredObjects {
     encryption: Option<EncryptionConfig>,
     /// `group/plural` of the custom resources that are defined.
     custom: BTreeSet<String>,
-    /// Why the key service does not answer; it is not asked for every value then.
+    /// The error of the key service (KMS) once it failed. Later values are not sent to it.
     silent: Option<String>,
 }
 
@@ -53,7 +53,7 @@ impl StoredObjects {
         })
     }
 
-    /// What is wrong with a key and its value; `None` for nothing.
+    /// Returns what is wrong with a key or its value; `None` if nothing is.
     pub async fn trouble(&mut self, key: &[u8], value: &Bytes) -> Option<Trouble> {
         if let Some(reason) = knarr_storage::damage(value) {
             return Some(Trouble::Damaged(reason.to_owned()));
@@ -165,7 +165,8 @@ impl<'a> Key<'a> {
     }
 }
 
-/// `group/plural` of the resource that a key of a CustomResourceDefinition defines: its name is `plural.group`.
+/// Returns `group/plural` of the resource that a CustomResourceDefinition defines, from its key: its name is
+/// `plural.group`.
 fn defined(key: &[u8]) -> Option<String> {
     let name = std::str::from_utf8(key).ok()?.strip_prefix(DEFINITIONS)?;
     name.split_once('.').map(|(plural, group)| format!("{group}/{plural}"))

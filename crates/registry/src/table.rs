@@ -1,4 +1,5 @@
-//! The table of served resources: an immutable list that is replaced as a whole when custom resources come and go.
+//! The table of served resources: an immutable list that is replaced as a whole when custom resources are added or
+//! removed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,11 +12,11 @@ use crate::cache::Caches;
 
 type Names = (&'static str, &'static str, &'static str);
 
-/// All resources served at one time, built-in ones first, in the order of the table of resources.
+/// All resources served at one time, built-in ones first, in the order of the resource table.
 #[derive(Default)]
 pub struct Table {
     list: Vec<Arc<Served>>,
-    /// By plural, group and version, sorted: what differs most comes first.
+    /// Sorted by plural, group and version; the plural differs most and is compared first.
     by_name: Vec<(Names, Arc<Served>)>,
 }
 
@@ -27,7 +28,7 @@ fn names(served: &Served) -> Names {
 impl Table {
     fn new(list: Vec<Arc<Served>>) -> Self {
         let mut by_name: Vec<_> = list.iter().map(|s| (names(s), Arc::clone(s))).collect();
-        // Stable, so that of two with one name the built-in one stays.
+        // The sort is stable, so that of two entries with the same name the built-in one is kept.
         by_name.sort_by_key(|(names, _)| *names);
         by_name.dedup_by_key(|(names, _)| *names);
         Self { list, by_name }
@@ -47,16 +48,16 @@ impl Table {
     }
 }
 
-/// The table as it is now. A request that looks more than once takes a [`LiveTable::snapshot`].
+/// The current table. A request that reads it more than once takes a [`LiveTable::snapshot`].
 pub struct LiveTable {
     current: ArcSwap<Table>,
-    /// Held while the table is replaced.
+    /// Held while the table is being replaced.
     changing: Mutex<()>,
     changed: Notify,
 }
 
 impl LiveTable {
-    /// A table of these built-in resources.
+    /// Creates a table of these built-in resources.
     pub fn new(resources: &[&'static Resource], caches: &Caches) -> Self {
         let list = resources.iter().map(|r| Arc::new(Served::built_in(r, resources, caches))).collect();
         Self {
@@ -66,7 +67,7 @@ impl LiveTable {
         }
     }
 
-    /// The table as it is now, and stays for who holds it.
+    /// Returns the current table, which does not change for its holder.
     pub fn snapshot(&self) -> Arc<Table> {
         self.current.load_full()
     }
@@ -79,12 +80,12 @@ impl LiveTable {
         self.current.load().has_group_version(group, version)
     }
 
-    /// Ends when the table was replaced since it was asked last.
+    /// Waits until the table has been replaced since the previous call.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Replaces all versions of one custom resource; with none it is no longer served.
+    /// Replaces all versions of one custom resource. An empty list removes it.
     pub fn replace(&self, group: &str, plural: &str, versions: Vec<Arc<Served>>) {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.current.load();

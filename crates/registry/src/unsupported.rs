@@ -1,29 +1,29 @@
-//! Warnings about fields that are stored and that no component of this program acts on.
+//! Warnings about fields that are stored but that no component of this program acts on.
 //!
-//! Upstream takes these fields, and components of others (CNI plugins, an ingress controller) may act on them, so they
-//! are not refused. Who sets one is told so in a `Warning` header.
+//! Upstream accepts these fields, and other components (CNI plugins, an ingress controller) may act on them, so they
+//! are not refused. A client that sets one gets a `Warning` header.
 
 use serde_json::Value;
 
-/// A field that nothing acts on.
+/// A field that no component acts on.
 pub struct Field {
     resource: On,
-    /// `spec.type`, or below the spec of pods `volumes[*].emptyDir`; `a|b` stands for either name, `IN_TREE` for each of
-    /// [`IN_TREE`].
+    /// The path, such as `spec.type`, or below the pod spec `volumes[*].emptyDir`. `a|b` stands for either name,
+    /// `IN_TREE` for each name in [`IN_TREE`].
     path: &'static str,
-    /// Whether the field's value is worth a warning, in this object (or this spec of pods).
+    /// Returns whether this value needs a warning; the arguments are the value and the object (or the pod spec).
     when: fn(&Value, &Value) -> bool,
     text: &'static str,
 }
 
 enum On {
-    /// Pods and everything with a template of pods: the path begins at their spec.
+    /// Pods and all resources with a pod template. The path starts at the pod spec.
     Pods,
     /// Group and plural.
     Resource(&'static str, &'static str),
 }
 
-/// Where the specs of pods are.
+/// The resources that contain a pod spec, and its path.
 const POD_SPECS: &[(&str, &str, &str)] = &[
     ("", "pods", "spec"),
     ("", "podtemplates", "template.spec"),
@@ -36,7 +36,7 @@ const POD_SPECS: &[(&str, &str, &str)] = &[
     ("batch", "cronjobs", "spec.jobTemplate.spec.template.spec"),
 ];
 
-/// In-tree volumes without a plugin in the kubelet. Those of clouds are not migrated to CSI drivers either.
+/// In-tree volumes for which the kubelet has no plugin. In-tree cloud volumes are not migrated to CSI drivers either.
 const IN_TREE: &str = "awsElasticBlockStore|azureDisk|azureFile|cephfs|cinder|fc|flexVolume|flocker|gcePersistentDisk\
     |gitRepo|glusterfs|iscsi|nfs|photonPersistentDisk|portworxVolume|quobyte|rbd|scaleIO|storageos|vsphereVolume";
 const NO_PLUGIN: &str =
@@ -199,7 +199,7 @@ const fn of(
     Field { resource: On::Resource(group, plural), path, when, text }
 }
 
-/// Neither absent nor empty.
+/// Returns whether the value is neither absent nor empty.
 fn filled(value: &Value, _: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -209,14 +209,14 @@ fn filled(value: &Value, _: &Value) -> bool {
     }
 }
 
-/// Whether the field is set in a StorageClass of the built-in provisioner.
+/// Returns whether the field is set in a StorageClass of the built-in provisioner.
 fn of_local_paths(value: &Value, class: &Value) -> bool {
     class["provisioner"] == "rancher.io/local-path"
         && value.as_object().is_none_or(|map| !map.is_empty())
         && filled(value, class)
 }
 
-/// What to say of an object that is written; of a changed one, what was not said of it before.
+/// Returns the warnings for an object that is written; for an update, only those that the old object did not cause.
 pub fn warnings(group: &str, plural: &str, new: &Value, old: Option<&Value>) -> Vec<String> {
     let mut found = all(group, plural, new);
     if let Some(before) = old.filter(|_| !found.is_empty()).map(|old| all(group, plural, old)) {
@@ -247,7 +247,7 @@ fn all(group: &str, plural: &str, object: &Value) -> Vec<String> {
     out
 }
 
-/// Calls `found` with each value that the pattern leads to, and its path.
+/// Calls `found` with the path and the value of each match of the pattern.
 fn visit(value: &Value, pattern: &str, at: String, found: &mut dyn FnMut(&str, &Value)) {
     if pattern.is_empty() {
         found(&at, value);

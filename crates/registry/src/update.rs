@@ -1,4 +1,4 @@
-//! Update: PUT of an object or a part of it, and the path that patches share with it.
+//! Update: PUT of an object or a subresource, and the write path that patches share with it.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use super::{Request, fill, managed, metadata, unsupported};
 use crate::Registry;
 use crate::allocators;
 
-/// How often a write is tried again after somebody else's came between.
+/// How many times a write is attempted when other writes conflict with it.
 const ATTEMPTS: usize = 32;
 
-/// Which object, or which part of it, is written.
+/// The object, or the subresource of it, that is written.
 #[derive(Debug, Clone, Copy)]
 pub struct Target<'a> {
     pub namespace: &'a str,
@@ -31,7 +31,7 @@ pub struct Target<'a> {
     pub subresource: Option<&'a str>,
 }
 
-/// PUT to one object; the flag says whether it was created.
+/// Handles PUT to one object. The flag is true if the object was created.
 pub async fn update(
     registry: &Registry,
     request: &Request,
@@ -66,11 +66,12 @@ pub async fn update(
     }
 }
 
-/// Who creates by PUT or apply needs the right to create.
+/// Checks the permission to create, which PUT and apply need if they create the object.
 pub async fn may_create(registry: &Registry, request: &Request) -> Result<(), StatusError> {
     registry.permissions.check_verb(request, "create").await
 }
 
+/// Sets an absent name in the body; fails if the body's name differs from that of the URL.
 pub fn match_name(body: &mut Value, name: &str) -> Result<(), StatusError> {
     let own = metadata::text(body, "name").to_owned();
     if own.is_empty() {
@@ -85,13 +86,13 @@ pub fn match_name(body: &mut Value, name: &str) -> Result<(), StatusError> {
     Err(StatusError::bad_request(why))
 }
 
-/// What is to become of an object, given what it is.
+/// Returns the new object for a given current object.
 pub type Changer<'a> = &'a (dyn Fn(&Value) -> Result<Value, StatusError> + Send + Sync);
 
-/// The same, for who needs nothing more of what it was.
+/// The same, for callers that do not need the current object any longer.
 pub type RawChanger<'a> = &'a (dyn Fn(Value) -> Result<Value, StatusError> + Send + Sync);
 
-/// Reads, changes, checks and writes an object; again where somebody else's write came between.
+/// Reads, changes, validates and writes an object; retries if another write conflicts.
 #[allow(clippy::too_many_arguments, reason = "the one path that every kind of update takes")]
 pub async fn modify(
     registry: &Registry,
@@ -138,7 +139,7 @@ async fn prepare_update(
     dropped.into_iter().for_each(|w| request.warn(w));
     served.resource.default(&mut new, Some(old));
     strategy.prepare_for_update(&mut new, old, target.subresource);
-    // What admission sets belongs to nobody.
+    // Fields set by admission are not recorded in managedFields.
     managed::updated(served, params, target.subresource, how, &mut new, old, registry.clock.now());
     let place = (target.namespace, target.name, target.subresource.unwrap_or(""));
     let mut attributes = Attributes::new(request, served, Operation::Update, place, new, params.dry_run);
@@ -152,7 +153,7 @@ async fn prepare_update(
     errors.extend(strategy.validate_update(&after, before, target.subresource));
     readable(served, &after)?;
     if let Some(why) = before.unreadable() {
-        // Nothing that may not change could be compared with it.
+        // Immutable fields could not be compared with an old object that does not decode.
         let name = before.name();
         return Err(StatusError::internal(format!("stored object {name:?} cannot be read: {why}")));
     }
@@ -168,7 +169,8 @@ async fn prepare_update(
     Ok(attributes.object)
 }
 
-/// Optimistic locking and identity; a patch that gives another uid asks for what cannot be changed.
+/// Checks the resourceVersion (optimistic locking) and the uid. A patch that changes the uid is refused as a change
+/// of an immutable field.
 fn check_preconditions(
     served: &Served,
     name: &str,
@@ -183,7 +185,7 @@ fn check_preconditions(
         let path = Path::new("metadata").child("resourceVersion");
         errors.push(Error::invalid(&path, 0, "must be specified for an update"));
         let types = served.resource.types;
-        // In its own way: by the name of the resource.
+        // Unlike other errors, this one names the resource instead of the kind.
         return Err(StatusError::invalid(types.group, types.plural, name, &errors));
     }
     if !unset && version != metadata::text(old, "resourceVersion") {
@@ -245,7 +247,7 @@ async fn commit(
     Err(WriteError::Status(StatusError::internal("no address or port could be allocated")))
 }
 
-/// Removes an object whose last finalizer an update took away; answers what the update made of it.
+/// Removes an object whose last finalizer the update removed. Returns the object as the update left it.
 async fn remove(
     registry: &Registry,
     served: &Served,
@@ -258,7 +260,7 @@ async fn remove(
     Ok(served.object(&last.stored, revision).await?)
 }
 
-/// Reads, changes and writes an object past its strategy, for subresources that have rules of their own.
+/// Reads, changes and writes an object without its strategy, for subresources with rules of their own.
 pub async fn modify_raw(
     registry: &Registry,
     served: &Served,

@@ -1,4 +1,4 @@
-//! Watch: a stream of changes with bookmarks, from a revision or from the present state.
+//! Watch: a stream of changes with bookmarks, from a revision or from the current state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use crate::Registry;
 use crate::cache::{Change, Kind, Selection, WatchFrom, Watcher, left};
 use knarr_wire::metrics::Metric;
 
-/// How long a watch may last when the client does not say: this, and up to as much again.
+/// The shortest default duration of a watch, in seconds; a random time of up to the same length is added.
 const SHORTEST_DEFAULT: u64 = 1800;
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// How often a history is read that the cache has left behind in the meantime.
+/// How many times the store's history is read if the cache moves on in the meantime.
 const RESUME_ATTEMPTS: usize = 3;
 
-/// One thing to tell a watching client.
+/// One item of the stream that a watching client receives.
 pub enum Frame {
     Change(Change),
-    /// Everything up to this revision has been told; `initial_end` closes the initial state.
+    /// All changes up to this revision have been sent; `initial_end` marks the end of the initial state.
     Bookmark {
         revision: u64,
         initial_end: bool,
@@ -37,22 +37,22 @@ pub struct Session {
     registry: Arc<Registry>,
     served: Arc<Served>,
     watcher: Watcher,
-    /// What is selected in the form that is shown.
+    /// The part of the selection that is evaluated after conversion.
     shown: Option<Selection>,
     bookmarks: bool,
     initial_end: bool,
-    /// Changes that still have to be brought into the form of the resource, which may take a while.
+    /// A change that is still being converted to the requested version, which may take a while.
     converting: Option<Change>,
-    /// A bookmark for this revision is due once all that is waiting has been handed out.
+    /// A bookmark for this revision is sent after all pending changes.
     due: Option<u64>,
-    /// The watch is over once that bookmark is out.
+    /// The watch ends after that bookmark.
     closing: bool,
     bookmark_timer: Sleep,
     deadline: Sleep,
     stop: CancellationToken,
 }
 
-/// Starts a watch; a revision that is no longer held is an error at once.
+/// Starts a watch. Fails at once if the start revision is no longer available.
 pub async fn start(
     registry: &Arc<Registry>,
     served: &Arc<Served>,
@@ -91,7 +91,8 @@ pub async fn start(
     })
 }
 
-/// The watch on the cache; a start from before what that remembers is made up for from the store's history.
+/// Starts a watch on the cache. If the start revision is older than the cache's events, the store's history supplies
+/// the missing ones.
 async fn watcher(
     registry: &Registry,
     served: &Served,
@@ -115,6 +116,7 @@ async fn watcher(
     Err(StatusError::expired(format!("too old resource version: {asked} ({})", too_old.oldest)))
 }
 
+/// Waits until the caches are fresh enough for this resourceVersion parameter.
 async fn settle(registry: &Registry, version: Version) -> Result<(), StatusError> {
     match version {
         Version::Any => Ok(()),
@@ -124,6 +126,7 @@ async fn settle(registry: &Registry, version: Version) -> Result<(), StatusError
 }
 
 impl Session {
+    /// Returns the watched resource.
     pub fn resource(&self) -> &ResourceRef {
         &self.served.resource
     }
@@ -136,7 +139,7 @@ impl Session {
         self.registry.metrics.record(Metric::WatchEventSizes, &labels, bytes as f64);
     }
 
-    /// What is there to tell without waiting.
+    /// Returns the next frame if it is available without waiting.
     pub fn try_next(&mut self) -> Option<Result<Frame, StatusError>> {
         if self.converting.is_some() {
             return None;
@@ -157,7 +160,7 @@ impl Session {
         Some(Ok(Frame::Bookmark { revision, initial_end: false }))
     }
 
-    /// The next thing to tell; `None` when the watch is over. Cancel safe.
+    /// Waits for the next frame; `None` when the watch is over. Cancel safe.
     pub async fn next(&mut self) -> Option<Result<Frame, StatusError>> {
         loop {
             if let Some(frame) = self.try_next() {
@@ -192,7 +195,8 @@ impl Session {
         }
     }
 
-    /// The caches' revision is read before the waiting changes are handed out: all those up to it are waiting.
+    /// Schedules a bookmark at the caches' revision. It is read before the pending changes are sent, so all changes
+    /// up to it are already queued.
     fn bookmark(&mut self) {
         if self.bookmarks {
             self.due = Some(self.registry.caches.applied());
@@ -200,7 +204,7 @@ impl Session {
     }
 }
 
-/// A change in the form that is shown; `None` when nothing of it is selected there.
+/// Converts a change to the requested version; `None` if the selection matches neither the old nor the new object.
 async fn converted(
     served: &Served,
     shown: Option<&Selection>,
@@ -225,7 +229,7 @@ async fn converted(
             (None, false) => return Ok(None),
         };
     }
-    // What is shown in another form than it is held in is encoded for this watcher alone.
+    // The shared encoding is only valid for the held object; a converted object is encoded for this watcher alone.
     let wire = change.wire.clone().filter(|_| Arc::ptr_eq(&object, &change.object));
     Ok(Some(Frame::Change(Change { kind, object, wire, previous: None })))
 }

@@ -1,4 +1,5 @@
-//! A watch on the wire: one JSON object a line, or one protobuf message a frame; whole, as table or as metadata.
+//! The body of a watch response: one JSON object per line or one protobuf message per frame; objects whole, as Table
+//! or as metadata only.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use knarr_wire::negotiate::{Form, Format, Negotiated};
 use knarr_wire::output::Respond;
 use knarr_wire::table::{self, IncludeObject, Rows};
 
-/// Frames that wait are sent together, up to this many bytes.
+/// Pending frames are sent together, up to this many bytes.
 const BATCH: usize = 64 * 1024;
 
 struct Writer {
@@ -87,8 +88,8 @@ impl Writer {
                 }
                 Some(Ok(frame)) => {
                     if let Err(error) = self.write(&mut out, &frame) {
-                        // Nothing may be left out of a watch: the client has to begin anew.
-                        tracing::warn!(%error, "an object cannot be written as protobuf");
+                        // A watch must not skip an event: the client has to list and watch again.
+                        tracing::warn!(%error, "an object cannot be encoded as protobuf");
                         write_error(&mut out, &StatusError::internal(error), self.format);
                         self.over = true;
                         break;
@@ -180,7 +181,7 @@ impl Writer {
     }
 }
 
-/// The object's message, encoded by the first watcher that wants it.
+/// Returns the object's message. The first watcher that needs it encodes it; later ones share it.
 fn shared_message<'w>(wire: &'w Wire, object: &Object) -> Result<&'w Bytes, EncodeError> {
     if let Some(message) = wire.protobuf.get() {
         return Ok(message);
@@ -205,7 +206,7 @@ fn write_message(out: &mut BytesMut, kind: &str, object: &[u8]) -> Result<(), En
 
 fn write_error(out: &mut BytesMut, error: &StatusError, format: Format) {
     if format == Format::Protobuf {
-        // A Status has a message, so that this does not fail.
+        // A Status has a protobuf message, so this cannot fail.
         let _ = write_frame(out, "ERROR", &error.to_value());
         return;
     }
@@ -214,7 +215,7 @@ fn write_error(out: &mut BytesMut, error: &StatusError, format: Format) {
     out.put_u8(b'\n');
 }
 
-/// A watch that fails at once: 200 with one ERROR event, as clients expect of an expired revision.
+/// Answers a watch that fails at once: 200 with one ERROR event, as clients expect for an expired revision.
 pub fn respond_error(error: &StatusError, format: Format) -> Response<Body> {
     let mut out = BytesMut::new();
     write_error(&mut out, error, format);

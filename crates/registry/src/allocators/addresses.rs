@@ -11,14 +11,14 @@ use crate::store::status_of;
 use crate::{fill, managed, metadata};
 
 const GROUP: &str = "networking.k8s.io";
-/// Where the objects are stored.
+/// The prefix of the objects' storage keys.
 pub const PREFIX: &str = "/registry/networking.k8s.io/ipaddresses/";
-/// Says which addresses are the server's own.
+/// The label that marks the addresses that the server manages.
 pub const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 pub const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 pub const ALLOCATOR: &str = "ipallocator.k8s.io";
 
-/// The object that says whose the address is.
+/// Returns the IPAddress object that records the Service as the owner of the address.
 pub fn object(ip: &str, namespace: &str, name: &str) -> Value {
     let family = if ip.contains(':') { "IPv6" } else { "IPv4" };
     json!({
@@ -28,7 +28,7 @@ pub fn object(ip: &str, namespace: &str, name: &str) -> Value {
     })
 }
 
-/// Writes the address down for this Service.
+/// Returns the operation that records this Service as the owner of the address.
 pub async fn take(registry: &Registry, key: &Bytes, service: &Value) -> Result<Op, StatusError> {
     let (namespace, name) = (metadata::text(service, "namespace"), metadata::text(service, "name"));
     let text = String::from_utf8_lossy(key);
@@ -46,7 +46,8 @@ pub async fn take(registry: &Registry, key: &Bytes, service: &Value) -> Result<O
     Ok(Op::Put { key: key.clone(), value, lease: None })
 }
 
-/// Gives the address back, if it is this Service's; an object that others hold by finalizers is marked.
+/// Returns the operation that releases the address if it belongs to this Service. An object with finalizers is marked
+/// as being deleted instead.
 pub async fn release(registry: &Registry, key: &Bytes, service: &Value) -> Result<Option<Op>, StatusError> {
     let Some(kv) = registry.store.get(key).await.map_err(|e| status_of(&e))? else { return Ok(None) };
     let mut address: Value = serde_json::from_slice(&kv.value).map_err(StatusError::internal)?;

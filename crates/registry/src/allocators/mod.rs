@@ -1,4 +1,4 @@
-//! What is handed out with an object and written in one transaction with it: service addresses and node ports.
+//! Resources that are allocated with an object and written in the same transaction: service addresses and node ports.
 
 use bytes::Bytes;
 use knarr_apimachinery::status::StatusError;
@@ -12,17 +12,17 @@ pub mod addresses;
 pub mod ranges;
 pub mod service;
 
-/// How often a choice that somebody else made at the same time is made anew.
+/// How many times the server chooses again if another write takes its choice at the same time.
 pub const ATTEMPTS: usize = 16;
 
-/// What of an object was chosen by the server, and may be chosen anew.
+/// The values that the server chose for an object; it may choose them again.
 #[derive(Debug, Default)]
 pub struct Allocated {
     pub chosen: Vec<service::Choice>,
 }
 
-/// Fills in what is to be allocated for `new` and gives back what `old` had, as conditions and operations of the
-/// object's own transaction. `new` is `None` for a deletion.
+/// Allocates what `new` needs and releases what `old` held. Returns the conditions and operations for the object's
+/// own transaction. `new` is `None` for a deletion.
 pub async fn plan(
     registry: &Registry,
     served: &Served,
@@ -35,13 +35,14 @@ pub async fn plan(
     service::plan(registry, old, new).await
 }
 
-/// Whether objects of this resource get addresses or ports.
+/// Returns whether objects of this resource get addresses or ports.
 pub fn concern(served: &Served) -> bool {
     let types = served.resource.types;
     types.group.is_empty() && types.plural == "services"
 }
 
-/// After a conflict over an allocation: forgets the choice if the server made it, refuses if the client did.
+/// Handles a conflict over an allocation: clears the server's choices, or returns the refusal if the client chose the
+/// value.
 pub fn lost(
     served: &Served,
     object: &mut Value,
@@ -51,7 +52,8 @@ pub fn lost(
     if !allocated.chosen.iter().any(|c| c.key == *key) {
         return Err(service::taken(served, object, key));
     }
-    // All of them, since the next plan would take what is left for the client's wish.
+    // All choices are cleared, because the next plan would otherwise treat the remaining ones as chosen by the
+    // client.
     allocated.chosen.iter().for_each(|c| c.clear(object));
     Ok(())
 }

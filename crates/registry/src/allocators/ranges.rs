@@ -1,4 +1,4 @@
-//! The ranges of cluster addresses: those of every ServiceCIDR that is ready.
+//! The ranges of cluster addresses, from every ServiceCIDR that is ready.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -11,15 +11,16 @@ use crate::Registry;
 use crate::metadata;
 use crate::store::status_of;
 
-/// The name of the ServiceCIDR that the server makes itself.
+/// The name of the ServiceCIDR that the server itself creates.
 pub const DEFAULT: &str = "kubernetes";
 const GROUP: &str = "networking.k8s.io";
 
-/// Addresses of one family that lie together.
+/// A contiguous range of IPv4 addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
     pub base: u32,
-    /// How many there are, network and broadcast address included; the whole family is one short.
+    /// The number of addresses, network and broadcast address included. For the whole address family it is one too
+    /// small.
     pub size: u32,
 }
 
@@ -30,13 +31,13 @@ impl Range {
         Self { base: u32::from(network) & mask, size: 1u32.checked_shl(bits).unwrap_or(u32::MAX) }
     }
 
-    /// `10.43.0.0/16`; a range of the other family is none of ours.
+    /// Parses a range such as `10.43.0.0/16`; `None` for IPv6.
     pub fn parse(cidr: &str) -> Option<Self> {
         let (network, length) = cidr.split_once('/')?;
         Some(Self::new(network.parse().ok()?, length.parse().ok().filter(|l| *l <= 32)?))
     }
 
-    /// Whether a Service may have this address; network and broadcast addresses serve nobody.
+    /// Returns whether a Service may have this address. Network and broadcast addresses are excluded.
     pub fn contains(&self, ip: Ipv4Addr) -> bool {
         u32::from(ip).checked_sub(self.base).is_some_and(|o| o > 0 && o < self.size.saturating_sub(1))
     }
@@ -53,7 +54,7 @@ impl fmt::Display for Range {
     }
 }
 
-/// The ranges that a ServiceCIDR gives, if addresses may be taken from it.
+/// Returns the IPv4 ranges of a ServiceCIDR if it is open for allocation.
 fn open(cidr: &Value) -> Vec<Range> {
     let conditions = cidr["status"]["conditions"].as_array();
     let ready = conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True");
@@ -64,7 +65,7 @@ fn open(cidr: &Value) -> Vec<Range> {
     cidrs.into_iter().flatten().filter_map(|c| Range::parse(c.as_str()?)).collect()
 }
 
-/// The ranges as they are in the store, the default one first.
+/// Returns the ready ranges that the store holds, the default one first.
 pub async fn ready(registry: &Registry) -> Result<Vec<Range>, StatusError> {
     let Some(served) = registry.table.find(GROUP, "v1", "servicecidrs") else {
         let (network, length) = registry.settings.service_cidr;

@@ -1,4 +1,4 @@
-//! Cluster addresses and node ports of Services: chosen, checked, and recorded under keys of their own.
+//! Cluster addresses and node ports of Services: chosen, validated, and recorded under keys of their own.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -20,17 +20,17 @@ use knarr_wire::metrics::Metric;
 
 pub const IPS: &str = addresses::PREFIX;
 pub const PORTS: &str = "/allocations/nodeports/";
-/// Random picks before all that is taken is looked at.
+/// How many random picks are tried before all allocated keys are listed.
 const PICKS: usize = 8;
 
-/// Something that the server chose.
+/// A value that the server chose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     pub key: Bytes,
 }
 
 impl Choice {
-    /// Forgets the choice, so that the next plan makes a new one.
+    /// Removes the choice from the Service, so that the next plan chooses again.
     pub fn clear(&self, service: &mut Value) {
         let key = String::from_utf8_lossy(&self.key).into_owned();
         let Some(spec) = service.get_mut("spec").and_then(Value::as_object_mut) else { return };
@@ -61,7 +61,7 @@ fn port_key(port: i64) -> Bytes {
     Bytes::from(format!("{PORTS}{port}"))
 }
 
-/// The allocation keys that a service holds.
+/// Returns the allocation keys of a Service.
 fn held(service: &Value) -> BTreeSet<Bytes> {
     let mut keys = BTreeSet::new();
     let spec = &service["spec"];
@@ -92,7 +92,7 @@ pub async fn plan(
     if let Some(new) = new {
         let explicit = held(new);
         let wanted: BTreeSet<Bytes> = explicit.difference(&before).cloned().collect();
-        // Nothing is read for the many writes that leave addresses alone.
+        // Most writes do not change addresses; for them the ranges are not read.
         let ranges = match wanted.iter().any(is_ip) || lacks_ip(new) {
             true => ranges::ready(registry).await?,
             false => Vec::new(),
@@ -119,7 +119,7 @@ pub async fn plan(
     Ok((extra, allocated))
 }
 
-/// Tells the metrics of an address or port that is given.
+/// Records the allocation of an address or port in the metrics.
 fn count(registry: &Registry, key: &Bytes, ranges: &[Range], asked_for: bool) {
     let scope = if asked_for { "static" } else { "dynamic" };
     if !is_ip(key) {
@@ -136,7 +136,7 @@ fn is_ip(key: &Bytes) -> bool {
     key.starts_with(IPS.as_bytes())
 }
 
-/// Writes down whose an address or port is.
+/// Returns the operation that records the owner of an address or port.
 async fn take(registry: &Registry, key: &Bytes, service: &Value) -> Result<Op, StatusError> {
     if is_ip(key) {
         return addresses::take(registry, key, service).await;
@@ -145,13 +145,13 @@ async fn take(registry: &Registry, key: &Bytes, service: &Value) -> Result<Op, S
     Ok(Op::Put { key: key.clone(), value: Bytes::from(owner), lease: None })
 }
 
-/// Whether the server has an address to choose.
+/// Returns whether the server has to choose an address.
 fn lacks_ip(service: &Value) -> bool {
     let spec = &service["spec"];
     spec["type"] != "ExternalName" && spec["clusterIP"].as_str().unwrap_or("").is_empty()
 }
 
-/// What the client asked for must be in range.
+/// Checks that the addresses and ports that the client asked for are in range.
 fn check_ranges(
     registry: &Registry,
     service: &Value,
@@ -182,10 +182,10 @@ fn check_ranges(
     Ok(())
 }
 
-/// An address that nobody has, from the first range that has one.
+/// Returns a free address from the first range that has one.
 async fn free_ip(registry: &Registry, ranges: &[Range]) -> Result<Option<String>, StatusError> {
     for range in ranges.iter().filter(|r| r.size > 2) {
-        // The lower part is left to those who ask for an address, as long as there is another one.
+        // The lower part is reserved for explicit requests, as long as the rest has a free address.
         let reserved = (range.size / 16).clamp(16, 256).min((range.size - 2) / 2);
         let show = |o| range.address(o).to_string();
         if let Some(ip) = free(registry, IPS, 1..range.size - 1, reserved, show).await? {
@@ -235,7 +235,7 @@ async fn choose_ports(registry: &Registry, service: &mut Value) -> Result<(), St
             if ports[i]["nodePort"].as_i64().unwrap_or(0) != 0 {
                 continue;
             }
-            // One number serves the same port of another protocol.
+            // The same port number of another protocol shares the node port.
             let same = ports.iter().enumerate().find(|(j, p)| {
                 *j != i
                     && p["port"] == ports[i]["port"]
@@ -275,7 +275,7 @@ async fn free_port(registry: &Registry, own: &[i64]) -> Result<i64, StatusError>
     Err(StatusError::internal("failed to allocate a nodePort: range is full"))
 }
 
-/// Something not taken, from the upper part first; `None` when all is taken.
+/// Returns a free value, from the upper part first; `None` if all are allocated.
 async fn free(
     registry: &Registry,
     prefix: &str,
@@ -302,7 +302,7 @@ async fn free(
         .find(|p| !taken.contains(p.as_bytes())))
 }
 
-/// 422 for an allocation that somebody else holds.
+/// Returns 422 for a value that is already allocated to another Service.
 pub fn taken(_served: &Served, service: &Value, key: &Bytes) -> StatusError {
     let text = String::from_utf8_lossy(key);
     if let Some(ip) = text.strip_prefix(IPS) {

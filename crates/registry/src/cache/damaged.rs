@@ -1,18 +1,18 @@
-//! Stored objects that cannot be read: set aside under their keys, named in the log, counted.
+//! Stored objects that cannot be decoded: recorded by key, logged and counted.
 
 use std::collections::BTreeSet;
 
 use super::Objects;
 
-/// What was read of one resource.
+/// The stored objects of one resource.
 #[derive(Default)]
 pub(super) struct Loaded {
     pub(super) objects: Objects,
-    /// The keys of what could not be read.
+    /// The keys of the objects that could not be decoded.
     pub(super) damaged: BTreeSet<Box<str>>,
 }
 
-/// Why a stored object cannot be read: the store's own reason where it could not read it either.
+/// Returns why a stored object cannot be decoded; if the store itself could not read it, the store's reason.
 pub fn reason(stored: &[u8], error: &serde_json::Error) -> String {
     match knarr_storage::damage(stored) {
         Some(reason) => format!("the store could not read it back: {reason}"),
@@ -20,7 +20,7 @@ pub fn reason(stored: &[u8], error: &serde_json::Error) -> String {
     }
 }
 
-/// Names a damaged object in the log.
+/// Logs a damaged object.
 pub(super) fn report(resource: &str, key: &str, stored: &[u8], error: &serde_json::Error) {
     let (namespace, name) = split(key);
     tracing::error!(
@@ -33,12 +33,12 @@ pub(super) fn report(resource: &str, key: &str, stored: &[u8], error: &serde_jso
     );
 }
 
-/// `namespace/name`, or the name of a cluster-scoped object.
+/// Splits a cache key into namespace and name; the namespace of a cluster-scoped object is empty.
 fn split(key: &str) -> (&str, &str) {
     key.split_once('/').unwrap_or(("", key))
 }
 
-/// The keys of a namespace, or all.
+/// Returns the keys of a namespace, or all keys.
 pub(super) fn within<'a>(
     damaged: &'a BTreeSet<Box<str>>,
     namespace: Option<&'a str>,

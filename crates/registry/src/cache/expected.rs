@@ -1,4 +1,4 @@
-//! Objects on their way into the store, parsed already: what comes back under the same bytes need not be parsed again.
+//! Decoded objects of pending writes. When a watch event carries the same bytes, they need not be parsed again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use knarr_api::object::Object;
 
-/// How many are waited for. The store gives its own bytes back only where it lives in this process; elsewhere nothing
-/// that is expected ever comes.
+/// The maximum number of pending objects. The store only returns the same bytes if it runs in this process; with
+/// another store, no pending object is ever taken.
 const LIMIT: usize = 64;
-/// The bytes of those together.
+/// The maximum size of the pending objects together, in bytes.
 const LIMIT_BYTES: usize = 1024 * 1024;
 
 #[derive(Default)]
@@ -29,13 +29,13 @@ impl Expected {
         }
     }
 
-    /// Forgets what has not come.
+    /// Removes all pending objects.
     pub fn clear(&self) {
         self.held().clear();
     }
 
-    /// The object that holds these very bytes. As long as it is here they are its own, so no others can be taken for
-    /// them.
+    /// Removes and returns the object that owns this very buffer. While the object is held, its buffer cannot be
+    /// reused for other bytes.
     pub fn take(&self, stored: &Bytes) -> Option<Arc<Object>> {
         let mut held = self.held();
         let place = held.iter().position(|object| object.shares(stored))?;
@@ -54,7 +54,7 @@ mod tests {
         for text in &texts {
             expected.add(Arc::new(Object::from_stored(text.clone(), 0, &[]).unwrap()));
         }
-        // One more than there is room for.
+        // One object more than the limit.
         assert!(expected.take(&texts[0]).is_none());
         assert!(expected.take(&Bytes::copy_from_slice(&texts[1])).is_none());
         assert!(expected.take(&texts[2]).unwrap().shares(&texts[2]));

@@ -1,4 +1,4 @@
-//! Loads the caches from storage and keeps them up to date with one watch over everything.
+//! Loads the caches from the store, and keeps them up to date with one watch over all keys.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,34 +18,34 @@ use super::damaged::{self, Loaded};
 use super::{Applied, Cache, Normalize};
 use crate::encryption;
 
-/// All API objects live below this key.
+/// The prefix of all API objects.
 pub const ROOT: &str = "/registry/";
-/// Keys read at once while loading.
+/// How many keys are read at once while loading.
 const PAGE: usize = 2000;
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 
-/// How long typed views stay that nobody asks for: from once to twice this; less while there are many new ones, which
-/// weigh several times as much as the objects themselves.
+/// How long unused typed views are kept: between one and two times this. While many objects change, it is less,
+/// because new views take several times as much memory as the objects themselves.
 const REST_EVERY: Duration = Duration::from_secs(20);
 const REST_LOOK: Duration = Duration::from_secs(5);
 const REST_BUSY: Duration = Duration::from_secs(2);
-/// So many changes between two looks are many.
+/// The number of changes between two checks that counts as many.
 const MANY_CHANGES: u64 = 1000;
 
-/// The store could not be read.
+/// Why the store could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error("cannot read the store")]
     Store(#[from] knarr_storage::Error),
-    /// It is whole, only its key is missing: to leave it out would hide it, and invite to delete it.
+    /// The object is intact, only its key is missing. Skipping it would hide it, and invite users to delete it.
     #[error(
         "{0} is stored encrypted, and nothing decrypts it: name the file with its key with --encryption-provider-config"
     )]
     Encrypted(String),
 }
 
-/// More than one where a new cache is about to take the place of another; the first is in use.
+/// A resource has more than one cache while a new one is about to replace the old one; the first is in use.
 type ByName = BTreeMap<String, Vec<Arc<Cache>>>;
 
 /// The caches of all stored resources.
@@ -56,13 +56,14 @@ pub struct Caches {
     changing: Mutex<()>,
     applied: watch::Sender<u64>,
     progress: Mutex<Option<ProgressRequester>>,
-    /// Whether there is a watch on the store now.
+    /// Whether a watch on the store is running.
     following: AtomicBool,
 }
 
 impl Caches {
     /// Loads everything, then follows the store until `stop`, as a task of this supervisor. When that task fails,
-    /// everything is loaded anew, as nobody knows what was applied last; so all watches end, and clients list again.
+    /// everything is loaded again, because the last applied event is unknown; this ends all watches, and clients list
+    /// again.
     pub async fn start(
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
@@ -94,8 +95,8 @@ impl Caches {
         Ok(caches)
     }
 
-    /// What keeps the caches from being complete: resources that are not loaded yet, and all of them while nothing
-    /// follows the store.
+    /// Returns the resources whose caches are incomplete: those still loading, or all while no watch follows the
+    /// store.
     pub fn incomplete(&self) -> Vec<String> {
         let by_name = self.by_name.load();
         let following = self.following.load(Ordering::Acquire);
@@ -104,7 +105,7 @@ impl Caches {
         by_name.iter().filter(|(_, caches)| is_incomplete(caches)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// How many objects each resource has, by `group/resource`.
+    /// Returns the number of objects and their average size for each resource, by `group/resource`.
     pub fn counts(&self) -> Vec<(String, u64, u64)> {
         let by_name = self.by_name.load();
         let load = |(name, caches): (&String, &Vec<Arc<Cache>>)| {
@@ -114,7 +115,8 @@ impl Caches {
         by_name.iter().filter_map(load).collect()
     }
 
-    /// How many stored objects of each resource cannot be read, by `group/resource`, where there are any.
+    /// Returns the number of stored objects that cannot be decoded, by `group/resource`; resources without any are
+    /// left out.
     pub fn damaged(&self) -> Vec<(String, usize)> {
         let by_name = self.by_name.load();
         let count = |(name, caches): (&String, &Vec<Arc<Cache>>)| {
@@ -127,8 +129,8 @@ impl Caches {
         self.by_name.load().get(name).and_then(|caches| caches.first()).cloned()
     }
 
-    /// Starts a cache of a resource at run time. It holds everything when this returns; one that was there before goes on
-    /// until [`Caches::retire`].
+    /// Adds a cache of a resource at run time. It is complete when this returns. An older cache of the resource stays
+    /// in use until [`Caches::retire`].
     pub async fn add(
         &self,
         store: &dyn Store,
@@ -137,7 +139,7 @@ impl Caches {
         normalize: Option<Normalize>,
     ) -> Result<Arc<Cache>, LoadError> {
         let cache = Arc::new(Cache::loading(selectable, normalize));
-        // From here on it is told of events, so that nothing is missed between reading and following.
+        // From here on the cache receives events, so that none is missed between reading and following.
         self.change(name, |caches| caches.push(Arc::clone(&cache)));
         match load_one(store, name, &cache).await {
             Ok((loaded, revision)) => {
@@ -156,12 +158,12 @@ impl Caches {
         self.change(name, Vec::clear);
     }
 
-    /// Ends all caches of a resource but this one.
+    /// Ends all caches of a resource except this one.
     pub fn retire(&self, name: &str, but: &Arc<Cache>) {
         self.change(name, |caches| caches.retain(|c| Arc::ptr_eq(c, but)));
     }
 
-    /// Changes the caches of a resource; the watches of those that go end.
+    /// Changes the caches of a resource, and ends the watches of those that are removed.
     fn change(&self, name: &str, change: impl FnOnce(&mut Vec<Arc<Cache>>)) {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut by_name = ByName::clone(&self.by_name.load());
@@ -177,17 +179,17 @@ impl Caches {
         gone.iter().for_each(|c| c.close());
     }
 
-    /// The revision up to which all caches are complete.
+    /// Returns the revision up to which all caches are complete.
     pub fn applied(&self) -> u64 {
         *self.applied.borrow()
     }
 
-    /// Waits until the caches hold everything up to `revision`.
+    /// Waits until the caches are complete up to `revision`.
     pub async fn wait_for(&self, revision: u64) {
         if self.applied() >= revision {
             return;
         }
-        // Writes outside of the API's keys move the revision without an event here.
+        // Writes outside of the API's keys advance the store's revision without an event here.
         if let Some(progress) = self.progress.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
             progress.request();
         }
@@ -196,7 +198,7 @@ impl Caches {
         let _ = receiver.wait_for(|applied| *applied >= revision).await;
     }
 
-    /// Now and then drops the typed views that have gone out of use: a cluster at rest holds its objects once.
+    /// Periodically drops typed views that are no longer used, so that an idle cluster holds each object only once.
     async fn rest(self: Arc<Self>, clock: Arc<dyn Clock>, stop: CancellationToken) {
         let (mut changes, mut busy, mut rested) = (0, false, clock.monotonic());
         loop {
@@ -216,15 +218,15 @@ impl Caches {
         }
     }
 
-    /// Loads all caches at one revision. Those that are still being filled are among them: what they have read may be
-    /// older than the place from which the store is followed next.
+    /// Loads all caches at one revision, also those that are still being filled: what they have read may be older
+    /// than the revision from which the store is followed next.
     async fn load(&self, store: &dyn Store) -> Result<u64, LoadError> {
         loop {
             let by_name = self.by_name.load_full();
             let (mut found, revision) = read_all(store, &by_name).await?;
             let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
             if !Arc::ptr_eq(&by_name, &self.by_name.load_full()) {
-                // A cache has come meanwhile, for which nothing was read.
+                // A cache was added in the meantime, and nothing was read for it.
                 continue;
             }
             for (name, caches) in &*by_name {
@@ -256,7 +258,7 @@ impl Caches {
             match &ended {
                 LoadError::Store(error) => tracing::warn!(%error, "storage watch ended"),
                 LoadError::Encrypted(_) => {
-                    tracing::error!(error = %ended, "cannot load the watch cache anew")
+                    tracing::error!(error = %ended, "cannot reload the watch cache")
                 }
             }
             tokio::select! {
@@ -264,7 +266,8 @@ impl Caches {
                 () = clock.sleep(backoff) => {}
             }
             backoff = (backoff * 2).min(LONGEST_BACKOFF);
-            // History that is gone, or not the one that was read (a store put back from a backup): all anew.
+            // The history has been compacted, or is not the one that was loaded (a store restored from a backup):
+            // reload everything.
             if matches!(
                 ended,
                 LoadError::Store(
@@ -276,7 +279,7 @@ impl Caches {
         }
     }
 
-    /// Follows the store from the revision that was loaded, after loading where nothing is, until that fails.
+    /// Loads everything unless it is loaded, then follows the store from the loaded revision until that fails.
     async fn load_and_watch(
         &self,
         store: &dyn Store,
@@ -297,7 +300,7 @@ impl Caches {
         ended.into()
     }
 
-    /// Follows the store from `revision` on until the watch fails.
+    /// Follows the store from `revision` until the watch fails.
     async fn watch(
         &self,
         store: &dyn Store,
@@ -310,7 +313,7 @@ impl Caches {
         };
         self.following.store(true, Ordering::Release);
         let progress = watch.progress_requester();
-        // Somebody may have begun to wait before there was a watch to ask.
+        // A caller may have started to wait before a watch existed that could be asked for progress.
         progress.request();
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
         loop {
@@ -333,7 +336,7 @@ impl Caches {
     }
 }
 
-/// Says when the store is not followed any more, in whatever way that came.
+/// Clears the flag when the watch of the store ends, for whatever reason.
 struct Following<'a>(&'a AtomicBool);
 
 impl Drop for Following<'_> {
@@ -343,7 +346,7 @@ impl Drop for Following<'_> {
 }
 
 impl Loaded {
-    /// Takes in what is stored under a key of a resource.
+    /// Decodes the value stored under a key of a resource and adds it.
     fn take(&mut self, cache: &Cache, resource: &str, key: &str, kv: &KeyValue) -> Result<(), LoadError> {
         match cache.decode(&kv.value, kv.mod_revision) {
             Ok(object) => drop(self.objects.insert(key.into(), Arc::new(object))),
@@ -359,7 +362,7 @@ impl Loaded {
     }
 }
 
-/// All stored objects at one revision, by resource and by the place of the cache among those of the resource.
+/// Reads all stored objects at one revision, by resource and by the cache's index among those of the resource.
 async fn read_all<'a>(
     store: &dyn Store,
     by_name: &'a ByName,
@@ -384,7 +387,7 @@ async fn read_all<'a>(
     }
 }
 
-/// Which cache a storage key belongs to, and its key there.
+/// Returns the caches that a storage key belongs to, and its key there.
 fn place<'a, 'k>(by_name: &'a ByName, key: &'k [u8]) -> Option<(&'a str, &'a [Arc<Cache>], &'k str)> {
     let rest = std::str::from_utf8(key).ok()?.strip_prefix(ROOT)?;
     let slash = rest.match_indices('/').nth(1)?.0;
@@ -407,7 +410,7 @@ pub(super) fn apply(by_name: &ByName, events: &[Event]) {
     }
 }
 
-/// An event as a cache takes it in.
+/// Decodes an event for a cache.
 fn arrived(cache: &Cache, resource: &str, key: &str, event: &Event) -> Option<(Box<str>, Applied)> {
     let (stored, deleted) = match event.kind {
         EventKind::Put => (&event.kv, false),
@@ -426,7 +429,7 @@ fn arrived(cache: &Cache, resource: &str, key: &str, event: &Event) -> Option<(B
     }
 }
 
-/// Everything that is stored of one resource, at one revision.
+/// Reads all stored objects of one resource at one revision.
 async fn load_one(store: &dyn Store, name: &str, cache: &Cache) -> Result<(Loaded, u64), LoadError> {
     let prefix = format!("{ROOT}{name}/");
     let mut loaded = Loaded::default();

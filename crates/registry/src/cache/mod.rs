@@ -1,4 +1,4 @@
-//! The watch cache: every stored object held once, recent events kept for watches, fed by one storage watch.
+//! The watch cache: holds every stored object once, keeps recent events for watches, and is fed by one storage watch.
 
 pub mod damaged;
 mod expected;
@@ -21,12 +21,12 @@ pub use selection::Selection;
 use watcher::Start;
 pub use watcher::{Change, Kind, Watcher, left};
 
-/// Recent events kept per resource, by number and by the bytes of the objects they keep alive.
+/// The limit of recent events kept per resource, by number and by the bytes of the objects that they keep alive.
 pub const RING_EVENTS: usize = 8192;
 const RING_BYTES: usize = 24 * 1024 * 1024;
-/// Events after which informers have seen to what was replaced.
+/// After this many events, informers have handled the replaced objects, and their typed views are dropped.
 const VIEWS_KEPT: usize = 256;
-/// Events that may wait for one watcher before its watch is ended.
+/// The number of events that may be queued for one watcher before its watch is ended.
 const WATCHER_BUFFER: usize = 1024;
 
 type Objects = BTreeMap<Box<str>, Arc<Object>>;
@@ -34,15 +34,15 @@ type Objects = BTreeMap<Box<str>, Arc<Object>>;
 /// One change of one object.
 #[derive(Debug)]
 pub struct CacheEvent {
-    /// For a deletion the last state, with the deletion's resourceVersion.
+    /// The new state; for a deletion, the last state with the deletion's resourceVersion.
     pub object: Arc<Object>,
     pub previous: Option<Arc<Object>>,
     pub deleted: bool,
-    /// The object as a message, made by the first watcher that wants it.
+    /// The encoded object, created by the first watcher that needs it.
     pub wire: Arc<Wire>,
 }
 
-/// An object's encodings, shared by all watchers of its event.
+/// The encodings of an object, shared by all watchers of its event.
 #[derive(Debug, Default)]
 pub struct Wire {
     pub protobuf: OnceLock<Bytes>,
@@ -62,18 +62,18 @@ impl CacheEvent {
     }
 }
 
-/// Brings stored JSON into the form in which it is held (pruned, defaulted …).
+/// Converts stored JSON into the form in which it is held: pruned, defaulted and so on.
 pub type Normalize = Arc<dyn Fn(&[u8]) -> Result<Vec<u8>, serde_json::Error> + Send + Sync>;
 
 /// All objects of one stored resource.
 pub struct Cache {
-    /// Paths that field selectors may use.
+    /// The paths that field selectors may use.
     pub selectable: &'static [&'static str],
-    /// Set where what is stored may need work before it is held.
+    /// Set if stored objects may need normalization before they are held.
     normalize: Option<Normalize>,
     expected: Expected,
     state: RwLock<State>,
-    /// Goes up with every change; indexes built over the cache compare it.
+    /// Increases with every change; indexes built on the cache compare it.
     generation: AtomicU64,
 }
 
@@ -81,28 +81,28 @@ pub struct Cache {
 struct State {
     /// By `namespace/name`, or by name for cluster-scoped objects: the order in which storage lists.
     objects: Objects,
-    /// The keys of stored objects that cannot be read.
+    /// The keys of stored objects that cannot be decoded.
     damaged: BTreeSet<Box<str>>,
     ring: VecDeque<Arc<CacheEvent>>,
     ring_bytes: usize,
-    /// Watches may begin after this revision or later ones.
+    /// Watches may start after this revision or later ones.
     oldest: u64,
-    /// Everything up to this revision of the whole store is in here.
+    /// The cache contains all changes of the whole store up to this revision.
     applied: u64,
     /// The last revision that changed this resource.
     changed: u64,
-    /// Events up to here are in the objects that were loaded.
+    /// The revision of the loaded objects; they include all events up to it.
     loaded: u64,
-    /// What comes while the first objects are still being read.
+    /// The events that arrive while the first objects are still being read.
     waiting: Option<Vec<(Box<str>, Applied)>>,
-    /// The resource is no longer served: no watch can begin.
+    /// Whether the resource is no longer served: no watch can start.
     closed: bool,
     watchers: Watchers,
 }
 
 impl State {
     fn apply(&mut self, key: Box<str>, change: Applied) {
-        // An event that a load has overtaken.
+        // The loaded objects already include this event.
         if change.revision() <= self.loaded {
             return;
         }
@@ -118,7 +118,7 @@ impl State {
         let (object, deleted) = match change {
             Applied::Put(object) => (object, false),
             Applied::Delete(object) => (object, true),
-            // To whoever watches, what was there before is gone.
+            // For watchers, an object that becomes undecodable is deleted.
             Applied::Unreadable { revision, .. } => {
                 self.changed = revision;
                 self.applied = self.applied.max(revision);
@@ -129,7 +129,8 @@ impl State {
         };
         let event = Arc::new(CacheEvent::new(object, previous, deleted));
         self.changed = event.revision();
-        // A list made between this event and the end of its batch must not carry a revision that lacks it.
+        // A list that is answered between this event and the end of its batch must not have a revision below the
+        // event's.
         self.applied = self.applied.max(event.revision());
         self.watchers.send(&event);
         self.ring_bytes += event.bytes();
@@ -142,8 +143,8 @@ impl State {
         }
     }
 
-    /// What has been replaced a while ago is needed for watches alone, which read its bytes: typed views of it,
-    /// several times their size, are dropped.
+    /// Drops the typed views of the object that was replaced `VIEWS_KEPT` events ago. Only watches still need it, and
+    /// they read its bytes; a view takes several times their size.
     fn forget_views(&self) {
         let Some(event) = self.ring.len().checked_sub(VIEWS_KEPT).and_then(|i| self.ring.get(i)) else {
             return;
@@ -159,17 +160,17 @@ impl State {
 
 type Senders = Vec<mpsc::Sender<Arc<CacheEvent>>>;
 
-/// Who is told of an event, found without asking every watcher.
+/// The watchers, indexed so that an event's receivers are found without asking every watcher.
 #[derive(Default)]
 struct Watchers {
     all: Senders,
-    /// Those that need one value of one field.
+    /// The watchers that select one value of one field.
     by_field: BTreeMap<&'static str, BTreeMap<Box<str>, Senders>>,
-    /// Registrations by field since those that have left were last looked for.
+    /// The number of registrations by field since the last sweep.
     since_sweep: usize,
 }
 
-/// Registrations after which it is worth looking for watchers that have left.
+/// The minimum number of registrations between two sweeps.
 const SWEEP_AFTER: usize = 256;
 
 impl Watchers {
@@ -185,7 +186,7 @@ impl Watchers {
         senders.push(sender);
     }
 
-    /// Forgets watchers that have left under values of which no event comes any more.
+    /// Removes closed watchers, also of values for which no more events arrive.
     fn sweep(&mut self) {
         self.since_sweep += 1;
         let held: usize = self.by_field.values().map(BTreeMap::len).sum();
@@ -224,31 +225,31 @@ fn deliver(by_value: &mut BTreeMap<Box<str>, Senders>, value: &str, event: &Arc<
     }
 }
 
-/// Sends to each; a watcher that has left or cannot keep up is dropped, which ends its watch.
+/// Sends the event to each watcher. A watcher that is closed or cannot keep up is dropped, which ends its watch.
 fn push(senders: &mut Senders, event: &Arc<CacheEvent>) {
     senders.retain(|s| s.try_send(Arc::clone(event)).is_ok());
 }
 
-/// What a list finds.
+/// The result of a list.
 pub struct Snapshot {
     pub items: Vec<Arc<Object>>,
     pub revision: u64,
-    /// How many objects were held against the selection.
+    /// The number of objects that were compared with the selection.
     pub looked_at: u64,
 }
 
-/// Where a watch begins.
+/// The start of a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchFrom {
-    /// With the present state as `ADDED` events.
+    /// With the current state as `ADDED` events.
     State,
-    /// With what happens from now on.
+    /// With the events from now on.
     Now,
-    /// With what happened after this revision.
+    /// With the events after this revision.
     After(u64),
 }
 
-/// The revision is older than what is kept.
+/// The requested revision is older than the oldest kept event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooOld {
     pub oldest: u64,
@@ -265,25 +266,25 @@ impl Cache {
         }
     }
 
-    /// One that is filled while the store is being followed already.
+    /// Creates a cache that is filled while the store is already being followed.
     fn loading(selectable: &'static [&'static str], normalize: Option<Normalize>) -> Self {
         let state = State { waiting: Some(Vec::new()), ..State::default() };
         Self { state: RwLock::new(state), ..Self::new(selectable, normalize) }
     }
 
-    /// Tells of an object that is about to be written, so that its event need not be parsed.
+    /// Announces an object that is about to be written, so that its event need not be parsed.
     pub fn expect(&self, object: &Arc<Object>) {
         if self.normalize.is_none() {
             self.expected.add(Arc::clone(object));
         }
     }
 
-    /// What was expected will not come.
+    /// Forgets an announced object whose write failed.
     pub fn give_up(&self, stored: &Bytes) {
         self.expected.take(stored);
     }
 
-    /// The object of an event: one that is known already under these bytes, or parsed.
+    /// Returns the object of an event: the announced object of these bytes, or the decoded bytes.
     fn arrived(&self, key: &str, stored: &Bytes, revision: u64) -> Result<Object, serde_json::Error> {
         let known = self.expected.take(stored).or_else(|| self.get(key).filter(|o| o.shares(stored)));
         match known.and_then(|object| object.at_version(revision)) {
@@ -292,7 +293,7 @@ impl Cache {
         }
     }
 
-    /// An object as it is held, from its stored JSON.
+    /// Decodes stored JSON into an object as it is held.
     pub fn decode(&self, stored: &Bytes, revision: u64) -> Result<Object, serde_json::Error> {
         match &self.normalize {
             Some(normalize) => Object::from_stored(normalize(stored)?.into(), revision, self.selectable),
@@ -308,33 +309,33 @@ impl Cache {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes whenever the content does.
+    /// Returns a number that changes with the content.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The object under `namespace/name` or `name`, as far as the cache knows.
+    /// Returns the object of the key `namespace/name` or `name`, as far as the cache knows.
     pub fn get(&self, key: &str) -> Option<Arc<Object>> {
         self.read().objects.get(key).cloned()
     }
 
-    /// Everything in a namespace, or everywhere, in key order.
+    /// Returns all objects of a namespace, or of all namespaces, in key order.
     pub fn list(&self, namespace: Option<&str>) -> Vec<Arc<Object>> {
         in_namespace(&self.read().objects, namespace).map(|(_, o)| Arc::clone(o)).collect()
     }
 
-    /// Drops the typed views that nobody has asked for since the last call.
+    /// Drops the typed views that were not used since the previous call.
     fn rest(&self) {
         self.expected.clear();
         self.read().objects.values().for_each(|object| object.rest());
     }
 
-    /// Whether the first objects are still being read.
+    /// Returns whether the first objects are still being read.
     fn is_loading(&self) -> bool {
         self.read().waiting.is_some()
     }
 
-    /// How many objects there are, about how large one is, and how many watch them all.
+    /// Returns the number of objects, their average size, and the number of watchers without an indexed field.
     pub fn load(&self) -> (u64, u64, u64) {
         const SAMPLE: usize = 16;
         let state = self.read();
@@ -343,7 +344,7 @@ impl Cache {
         (state.objects.len() as u64, average, state.watchers.all.len() as u64)
     }
 
-    /// What is selected, at one revision; with `after`, only what comes behind that key.
+    /// Returns the selected objects at one revision; with `after`, only those whose key follows it.
     pub fn snapshot(&self, namespace: Option<&str>, selection: &Selection, after: Option<&str>) -> Snapshot {
         let state = self.read();
         let mut looked_at = 0;
@@ -356,13 +357,13 @@ impl Cache {
         Snapshot { items, revision: state.applied, looked_at }
     }
 
-    /// Whether the content is still what it was at `revision`.
+    /// Returns whether the content has not changed since `revision`.
     pub fn unchanged_since(&self, revision: u64) -> bool {
         let state = self.read();
         state.changed <= revision && revision <= state.applied
     }
 
-    /// Starts a watch. Nothing is skipped or repeated between the initial events and the later ones.
+    /// Starts a watch. No event is skipped or repeated between the initial events and the later ones.
     pub fn watch(
         &self,
         namespace: Option<&str>,
@@ -372,8 +373,8 @@ impl Cache {
         self.watch_with(namespace, selection, from, None)
     }
 
-    /// Starts a watch with events from before what is kept here: those after `asked` up to `through`. The history may
-    /// be ahead of the cache; what the cache then applies up to `through` is not repeated.
+    /// Starts a watch with events that the cache no longer keeps: those after `asked` up to `through`. The history
+    /// may be ahead of the cache; events up to `through` that the cache applies later are not repeated.
     pub fn resume(
         &self,
         namespace: Option<&str>,
@@ -385,8 +386,8 @@ impl Cache {
         self.watch_with(namespace, selection, WatchFrom::After(through), Some((asked, history)))
     }
 
-    /// Decides, while nothing can be applied, where the replay ends and the live events begin: `live_after` is the one
-    /// revision that both go by.
+    /// Starts a watch while no event can be applied. `live_after` is the revision at which the replay ends and after
+    /// which the live events begin.
     fn watch_with(
         &self,
         namespace: Option<&str>,
@@ -418,19 +419,19 @@ impl Cache {
             }
         }
         let (sender, receiver) = mpsc::channel(WATCHER_BUFFER);
-        // Without its sender the watch is over once it has handed out its start.
+        // Without its sender, the watch ends after the initial events.
         if !state.closed {
             state.watchers.register(&selection, sender);
         }
         Ok(Watcher::new(namespace, selection, start, receiver))
     }
 
-    /// The keys of stored objects that cannot be read, in a namespace or everywhere.
+    /// Returns the keys of stored objects that cannot be decoded, of a namespace or of all.
     pub fn damaged(&self, namespace: Option<&str>) -> Vec<String> {
         damaged::within(&self.read().damaged, namespace).map(str::to_owned).collect()
     }
 
-    /// Replaces everything, ending all watches: for the first load, and when the feed lost its place.
+    /// Replaces all content and ends all watches: for the first load, and after the feed lost its position.
     fn reset(&self, loaded: Loaded, revision: u64) {
         let mut state = self.write();
         *state = State {
@@ -446,16 +447,16 @@ impl Cache {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Ends the loading: these objects as of `revision`, and what came since.
+    /// Ends the loading: sets these objects as of `revision`, and applies the events received since.
     fn finish_loading(&self, loaded: Loaded, revision: u64) {
         let mut state = self.write();
-        // Somebody else has loaded everything anew meanwhile.
+        // The feed has reloaded everything in the meantime.
         let Some(waiting) = state.waiting.take() else { return };
         state.objects = loaded.objects;
         state.damaged = loaded.damaged;
         (state.oldest, state.changed, state.loaded) = (revision, revision, revision);
         let applied = std::mem::replace(&mut state.applied, revision).max(revision);
-        // Nothing newer can come between these: the lock is held throughout.
+        // No newer event can arrive in between: the lock is held throughout.
         for (key, change) in waiting {
             state.apply(key, change);
         }
@@ -463,7 +464,7 @@ impl Cache {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Ends all watches, and those to come.
+    /// Ends all watches, and refuses new ones.
     fn close(&self) {
         let mut state = self.write();
         state.closed = true;
@@ -471,7 +472,8 @@ impl Cache {
         state.watchers = Watchers::default();
     }
 
-    /// Applies all that one revision changes. Nobody sees a part of it: a list or watch goes by its revision.
+    /// Applies all changes of one revision. No list or watch sees only a part of them, because both read up to a
+    /// revision.
     fn apply(&self, changes: Vec<(Box<str>, Applied)>) {
         let mut state = self.write();
         if let Some(waiting) = &mut state.waiting {
@@ -494,7 +496,7 @@ enum Applied {
     Put(Arc<Object>),
     /// The last state, with the deletion's resourceVersion.
     Delete(Arc<Object>),
-    /// What is stored now cannot be read, or what was deleted could not be.
+    /// The stored object cannot be decoded, or the deleted one could not be.
     Unreadable {
         revision: u64,
         present: bool,
@@ -543,7 +545,7 @@ impl Cache {
         self.apply(vec![(key.into(), Applied::Delete(Arc::new(last)))]);
     }
 
-    /// As after a lost watch of the store: everything read anew, and all watches ended.
+    /// Simulates a lost watch of the store: everything is reloaded, and all watches end.
     pub fn load_again(&self) {
         let (loaded, applied) = {
             let state = self.read();

@@ -1,16 +1,17 @@
-//! What part of a collection a list or watch wants.
+//! The part of a collection that a list or watch selects.
 
 use knarr_api::object::Object;
 use knarr_api::resource_ref::ResourceRef;
 use knarr_apimachinery::selector::{FieldSelector, Selector};
 
-/// Fields by whose value watches are indexed: those that every node, or every waiter for one object, asks for.
+/// The fields by whose value watches are indexed: every kubelet, or every client that waits for one object, selects
+/// by them.
 const INDEXED: [&str; 2] = ["metadata.name", "spec.nodeName"];
 
-/// A label selector and a field selector, over objects in their stored form.
+/// A label selector and a field selector, for objects in their stored form.
 #[derive(Clone)]
 pub struct Selection {
-    /// The resource in its stored form: it knows what absent fields count as.
+    /// The resource in its stored form; it defines the values of absent fields.
     pub resource: ResourceRef,
     pub labels: Selector,
     pub fields: FieldSelector,
@@ -27,7 +28,7 @@ impl Selection {
             && self.fields.matches(|path| Some(self.resource.field(header, path)))
     }
 
-    /// A field that must have one value, if watches are indexed by it.
+    /// Returns the field and its required value, if watches are indexed by that field.
     pub fn indexed_field(&self) -> Option<(&'static str, &str)> {
         let known = INDEXED.iter().filter(|p| **p == "metadata.name" || self.resource.selectable.contains(p));
         known.into_iter().find_map(|path| Some((*path, self.fields.requires_exact(path)?)))

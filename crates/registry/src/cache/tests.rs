@@ -1,4 +1,4 @@
-//! The cache against scripted changes: selectors, starts, limits.
+//! Tests of the cache with scripted changes: selectors, start revisions, limits.
 
 use std::sync::{Mutex, Weak};
 
@@ -133,7 +133,7 @@ fn what_comes_while_loading_is_neither_lost_nor_told_twice() {
     put(&cache, "a", "", 11);
     put(&cache, "b", "", 14);
     cache.set_applied(14);
-    // Read at 12: `a` is in it, `b` is not yet.
+    // The load happened at 12: it contains `a`, but not yet `b`.
     let objects = BTreeMap::from([("ns/a".into(), object("a", "", 11))]);
     cache.finish_loading(Loaded { objects, ..Loaded::default() }, 12);
     put(&cache, "a", "", 11);
@@ -168,7 +168,7 @@ fn watches_resume_from_older_history_without_a_seam() {
     let cache = cache();
     put(&cache, "a", "", 11);
     put(&cache, "b", "", 12);
-    // The store tells of what was before, and of some of what the cache knows too.
+    // The store returns older events, and some that the cache still keeps.
     let event = |name: &str, revision| Arc::new(CacheEvent::new(object(name, "", revision), None, false));
     let history = vec![event("x", 7), event("y", 9), event("a", 11)];
     let mut watcher = cache.resume(None, Selection::everything(pods()), 6, 11, history).ok().unwrap();
@@ -183,7 +183,7 @@ fn a_history_that_reaches_further_than_the_cache_is_not_repeated() {
     let event = |name: &str, revision| Arc::new(CacheEvent::new(object(name, "", revision), None, false));
     let history = vec![event("x", 7), event("a", 11), event("b", 12), event("c", 13)];
     let mut watcher = cache.resume(None, Selection::everything(pods()), 6, 13, history).ok().unwrap();
-    // The cache gets now what the history had before.
+    // The cache now receives what the history already contained.
     put(&cache, "b", "", 12);
     put(&cache, "c", "", 13);
     put(&cache, "d", "", 14);
@@ -205,7 +205,7 @@ fn a_bookmark_is_not_true_of_a_watch_that_was_ended() {
     assert_eq!(watcher.bookmark(12 + WATCHER_BUFFER as u64), None, "the last event is missing");
 }
 
-/// Events as a store sends them.
+/// Returns an event as the store sends it.
 fn event(name: &str, revision: u64, deleted: bool) -> Event {
     let kv = KeyValue {
         key: format!("/registry/core/pods/ns/{name}").into(),
@@ -224,7 +224,7 @@ fn event(name: &str, revision: u64, deleted: bool) -> Event {
 
 #[test]
 fn a_revision_is_applied_whole() {
-    // Each time an object is parsed, somebody looks.
+    // Takes a snapshot each time an object is decoded.
     let views = Arc::new(Mutex::new(Vec::new()));
     let cache = Arc::new_cyclic(|cache: &Weak<Cache>| {
         let (cache, views) = (Weak::clone(cache), Arc::clone(&views));
@@ -237,7 +237,7 @@ fn a_revision_is_applied_whole() {
     });
     let by_name = BTreeMap::from([("core/pods".to_owned(), vec![Arc::clone(&cache)])]);
     feed::apply(&by_name, &[event("a", 11, false), event("b", 11, false)]);
-    // As when a lease ends: several objects go with one revision.
+    // When a lease expires, several objects are deleted in one revision.
     feed::apply(&by_name, &[event("a", 12, true), event("b", 12, true)]);
     let mut late = cache.watch(None, Selection::everything(pods()), WatchFrom::State).ok().unwrap();
     assert_eq!(*views.lock().unwrap(), [(0, 0), (0, 0), (11, 2), (11, 2)]);

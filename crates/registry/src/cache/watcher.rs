@@ -1,4 +1,4 @@
-//! One watch over a cache: the initial events, then what comes, as changes of what is selected.
+//! One watch on a cache: the initial events, then live events, as changes of the selected objects.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,26 +15,26 @@ pub enum Kind {
     Deleted,
 }
 
-/// What an event means to a watcher with selectors.
+/// The effect of an event for a watcher with selectors.
 #[derive(Debug, Clone)]
 pub struct Change {
     pub kind: Kind,
     pub object: Arc<Object>,
-    /// Encodings of the object that other watchers use too.
+    /// The encodings of the object, shared with other watchers.
     pub wire: Option<Arc<Wire>>,
-    /// What was selected before.
+    /// The previous state, if it was selected.
     pub previous: Option<Arc<Object>>,
 }
 
-/// What a watch hands out before the live events, and where those begin.
+/// What a watch returns before the live events, and the revision after which those begin.
 #[derive(Default)]
 pub(super) struct Start {
-    /// Objects as they stand at `began_at`.
+    /// The objects as of `began_at`.
     pub(super) state: VecDeque<Arc<Object>>,
-    /// Events after `began_at`: all up to `live_after`, and none beyond.
+    /// The events after `began_at`, up to `live_after`.
     pub(super) replay: VecDeque<Arc<CacheEvent>>,
     pub(super) began_at: u64,
-    /// Live events up to this revision are part of the above, or not asked for.
+    /// Live events up to this revision are skipped: the start contains them, or they were not asked for.
     pub(super) live_after: u64,
 }
 
@@ -44,7 +44,7 @@ pub struct Watcher {
     selection: Selection,
     start: Start,
     receiver: mpsc::Receiver<Arc<CacheEvent>>,
-    /// Everything up to here has been handed out or was not selected.
+    /// The revision up to which all selected changes have been returned.
     seen: u64,
 }
 
@@ -68,7 +68,7 @@ impl Watcher {
         self.start.began_at
     }
 
-    /// The next change that is there already.
+    /// Returns the next change if it is available without waiting.
     pub fn try_next(&mut self) -> Option<Change> {
         if let Some(object) = self.start.state.pop_front() {
             return Some(Change { kind: Kind::Added, object, wire: None, previous: None });
@@ -86,17 +86,18 @@ impl Watcher {
         None
     }
 
-    /// Whether part of the initial state is still to be handed out.
+    /// Returns whether part of the initial state has not been returned yet.
     pub fn has_state(&self) -> bool {
         !self.start.state.is_empty()
     }
 
-    /// Whether the watch was ended: what happened since then is missing.
+    /// Returns whether the watch was ended: later events are missing.
     pub fn has_ended(&self) -> bool {
         self.receiver.is_closed()
     }
 
-    /// The next change; `None` when the watch was ended, because it was too slow or the cache was reset. Cancel safe.
+    /// Waits for the next change; `None` if the watch was ended because it was too slow or the cache was reset.
+    /// Cancel safe.
     pub async fn next(&mut self) -> Option<Change> {
         loop {
             if let Some(change) = self.try_next() {
@@ -110,7 +111,7 @@ impl Watcher {
     }
 
     fn live(&mut self, event: &CacheEvent) -> Option<Change> {
-        // What the start has had must not come again.
+        // Events that the start already contained must not be repeated.
         if event.revision() <= self.start.live_after { None } else { self.change(event) }
     }
 
@@ -136,15 +137,15 @@ impl Watcher {
         Some(Change { kind, object, wire, previous: before.cloned() })
     }
 
-    /// The revision of a bookmark, once nothing waits any more: everything up to it has been handed out. `applied` was
-    /// read from the caches before the last of what waits was taken. `None` when the watch was ended: events that came
-    /// after its end are missing.
+    /// Returns the revision for a bookmark once no event is queued: all changes up to it have been returned.
+    /// `applied` must have been read from the caches before the last queued event was taken. Returns `None` if the
+    /// watch was ended, because events after its end are missing.
     pub fn bookmark(&self, applied: u64) -> Option<u64> {
         (!self.receiver.is_closed()).then(|| applied.max(self.seen))
     }
 }
 
-/// The last state that was selected, under the revision by which the object left the selection.
+/// Returns the last selected state, with the revision at which the object left the selection.
 pub fn left(before: &Arc<Object>, revision: u64) -> Arc<Object> {
     before.at_version(revision).map_or_else(|| Arc::clone(before), Arc::new)
 }

@@ -1,4 +1,4 @@
-//! Objects between the versions of a custom resource: as they are, with another apiVersion, or by a webhook.
+//! Converts objects between the versions of a custom resource: unchanged, with another apiVersion, or by a webhook.
 
 mod webhook;
 
@@ -17,17 +17,18 @@ use crate::Registry;
 use crate::cache::Normalize;
 use crate::served::Served;
 
-/// How objects come into one version, and back into the stored one.
+/// Converts objects to one version, and back to the stored version.
 pub struct Conversion {
     registry: Weak<Registry>,
     definition: Arc<Definition>,
-    /// `example.com/v1`.
+    /// The apiVersion, such as `example.com/v1`.
     api_version: String,
-    /// How the JSON of objects begins that are of this version already.
+    /// The prefix of the JSON of objects that already have this version.
     prefix: String,
 }
 
-/// Brings stored JSON into the form that is held: pruned and defaulted by the schema of its own version.
+/// Returns the function that normalizes stored JSON: it prunes and defaults by the schema of the stored object's
+/// version.
 pub fn normalize(definition: &Arc<Definition>) -> Normalize {
     let definition = Arc::clone(definition);
     Arc::new(move |stored| {
@@ -40,7 +41,7 @@ pub fn normalize(definition: &Arc<Definition>) -> Normalize {
             preserve_unknown_fields: definition.preserve_unknown_fields || schema.is_none(),
         };
         let schema = schema.unwrap_or(&nothing);
-        // Metadata that is no object at all has no better form.
+        // Metadata that is not an object cannot be normalized.
         let _ = structural::coerce(&mut value, schema, how);
         structural::apply_defaults(&mut value, schema);
         if prepare::generation(&value) == 0 && value["metadata"].is_object() {
@@ -66,7 +67,7 @@ impl Conversion {
         }
     }
 
-    /// Whether all objects are of this version already.
+    /// Returns whether all objects already have this version.
     pub fn is_trivial(&self) -> bool {
         self.definition.versions.len() == 1
     }
@@ -75,7 +76,7 @@ impl Conversion {
         held.text().starts_with(self.prefix.as_bytes())
     }
 
-    /// A held object in this version.
+    /// Returns a held object in this version.
     pub async fn show(&self, served: &Served, held: &Arc<Object>) -> Result<Arc<Object>, StatusError> {
         if self.fits(held) {
             return Ok(Arc::clone(held));
@@ -84,7 +85,7 @@ impl Conversion {
         shown.pop().ok_or_else(|| StatusError::internal("conversion answered nothing"))
     }
 
-    /// Held objects in this version; those of other versions are converted together.
+    /// Returns held objects in this version. Objects of other versions are converted together.
     pub async fn show_all(
         &self,
         served: &Served,
@@ -105,7 +106,7 @@ impl Conversion {
         Ok(held)
     }
 
-    /// A value of this version in the stored one.
+    /// Serializes a value of this version in the stored version.
     pub async fn to_stored(&self, served: &Served, value: &Value) -> Result<Bytes, StatusError> {
         let wanted = served.stored.types.api_version();
         let json = if wanted == self.api_version {

@@ -1,4 +1,4 @@
-//! Conversion by a webhook: one ConversionReview for all objects, and checks that it keeps to its task.
+//! Conversion by a webhook: sends one ConversionReview for all objects, and checks the response.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use knarr_outgoing::webhook::{Call, Target};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Objects as the webhook converts them, in their order.
+/// Converts the objects by the webhook. The result has the same order.
 pub async fn convert(
     registry: &Registry,
     definition: &Definition,
@@ -58,13 +58,13 @@ pub async fn convert(
         .collect()
 }
 
-/// A kind as upstream names it: `example.com/v1, Kind=Foo`.
+/// Formats a kind as upstream does: `example.com/v1, Kind=Foo`.
 fn kind_text(object: &Value) -> String {
     let text = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
     format!("{}, Kind={}", text("apiVersion"), text("kind"))
 }
 
-/// The objects in an answer, if it is one to the question.
+/// Returns the objects in a response, if it is a valid response to the request.
 fn accepted(mut answer: Value, version: &str, uid: &str) -> Result<Vec<Value>, String> {
     let expected = format!("apiextensions.k8s.io/{version}, Kind=ConversionReview");
     if version == "v1" && kind_text(&answer) != expected {
@@ -88,7 +88,7 @@ fn accepted(mut answer: Value, version: &str, uid: &str) -> Result<Vec<Value>, S
     Ok(response["convertedObjects"].as_array().cloned().unwrap_or_default())
 }
 
-/// The converted object, with the metadata that a conversion may not touch.
+/// Returns the converted object with the metadata that a conversion must not change.
 fn checked(original: &Value, mut converted: Value, wanted: &str) -> Result<Value, String> {
     let text = |v: &Value, name: &str| v.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
     let version = text(&converted, "apiVersion");

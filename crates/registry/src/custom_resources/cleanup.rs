@@ -1,4 +1,4 @@
-//! The end of a CustomResourceDefinition: its instances are deleted, and only then does it go.
+//! Deletion of a CustomResourceDefinition: its instances are deleted first, then the definition is removed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::served::Served;
 use crate::update::modify_raw;
 use knarr_wire::request::Request;
 
-/// Deletes the instances of a definition, waits until they are gone, and lets it go.
+/// Deletes the instances of a definition, waits until they are removed, then removes the definition's finalizer.
 pub async fn run(resources: Arc<CustomResources>, name: String) {
     while let Err(error) = clean(&resources, &name).await {
         if error.is_not_found() {
@@ -53,7 +53,7 @@ async fn clean(resources: &Arc<CustomResources>, name: &str) -> Result<(), Statu
     finish(resources, name, &condition, true).await.map(|_| ())
 }
 
-/// A served version of the resource that the definition describes.
+/// Returns a served version of the resource that the definition describes.
 fn instances(resources: &CustomResources, definition: &Definition) -> Option<Arc<Served>> {
     let table = resources.registry.table.snapshot();
     let own = |s: &&Arc<Served>| {
@@ -64,7 +64,7 @@ fn instances(resources: &CustomResources, definition: &Definition) -> Option<Arc
     table.iter().find(own).cloned()
 }
 
-/// Deletes all instances and waits until the last is gone.
+/// Deletes all instances and waits until the last one is removed.
 async fn empty(resources: &Arc<CustomResources>, served: &Arc<Served>) -> Result<(), StatusError> {
     let cache: &Cache = served.cache()?;
     let everything = Selection::everything(served.stored.clone());
@@ -100,7 +100,7 @@ async fn empty(resources: &Arc<CustomResources>, served: &Arc<Served>) -> Result
     }
 }
 
-/// Writes the condition, and takes away the finalizer where the definition may go.
+/// Writes the condition, and removes the finalizer once the definition may be removed.
 async fn finish(
     resources: &CustomResources,
     name: &str,

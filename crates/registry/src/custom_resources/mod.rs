@@ -1,6 +1,7 @@
-//! Custom resources at work: CustomResourceDefinitions are watched, checked, served, and cleaned up after.
+//! Custom resources: CustomResourceDefinitions are watched, checked, served, and cleaned up after deletion.
 //!
-//! [`start`] serves what is established before the server answers anybody; [`run`] follows the definitions from then on.
+//! [`start`] serves the established definitions before the server answers requests; [`run`] follows the definitions
+//! from then on.
 
 mod cleanup;
 
@@ -29,12 +30,12 @@ const GROUP: &str = "apiextensions.k8s.io";
 const CLEANUP: &str = "custom-resource-cleanup";
 const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// What is being served and cleaned up.
+/// The custom resources that are served or cleaned up.
 pub struct CustomResources {
     registry: Arc<Registry>,
     supervisor: Supervisor,
     serving: Serving,
-    /// Definitions whose instances are being deleted.
+    /// The definitions whose instances are being deleted.
     cleaning: Mutex<BTreeSet<String>>,
 }
 
@@ -56,7 +57,7 @@ fn definitions(resources: &CustomResources) -> Option<Arc<Served>> {
     resources.registry.table.find(GROUP, "v1", "customresourcedefinitions")
 }
 
-/// Serves what is established already.
+/// Serves the definitions that are already established.
 pub async fn start(resources: &Arc<CustomResources>) {
     let Some(served) = definitions(resources) else { return };
     let Ok(cache) = served.cache() else { return };
@@ -65,15 +66,17 @@ pub async fn start(resources: &Arc<CustomResources>) {
     }
 }
 
-/// Follows the definitions until `stop`. Cleaning up after one is a task of its own, which goes on without this one.
+/// Follows the definitions until `stop`. The cleanup of a definition is a task of its own, which continues without
+/// this one.
 pub async fn run(resources: Arc<CustomResources>, stop: CancellationToken) {
     let Some(served) = definitions(&resources) else { return stop.cancelled().await };
     let Ok(cache) = served.cache().cloned() else { return stop.cancelled().await };
     loop {
         let everything = Selection::everything(served.resource.clone());
-        // From the state on, this cannot be too old.
+        // A watch from the current state cannot be too old.
         let Ok(mut watcher) = cache.watch(None, everything, WatchFrom::State) else { return };
-        // Without a watch, before a failure or while the cache was filled anew, definitions go without an event.
+        // While no watch was running, before a failure or while the cache was reloaded, definitions were deleted
+        // without an event.
         for name in resources.serving.names().iter().filter(|name| cache.get(name).is_none()) {
             settle(&resources, &served, &cache, name).await;
         }
@@ -83,7 +86,7 @@ pub async fn run(resources: Arc<CustomResources>, stop: CancellationToken) {
     }
 }
 
-/// Whether the server stops, rather than the watch having ended.
+/// Reconciles each changed definition. Returns true if the server stops, false if the watch ended.
 async fn follow(
     resources: &Arc<CustomResources>,
     served: &Served,
@@ -99,7 +102,7 @@ async fn follow(
         let (object, deleted) = (change.object, change.kind == Kind::Deleted);
         settle(resources, served, cache, object.name()).await;
         if deleted {
-            // Its names are free: others of its group may have waited for them.
+            // The deletion released its names; other definitions of the group may have waited for them.
             for other in same_group(cache, object.name()) {
                 settle(resources, served, cache, &other).await;
             }
@@ -113,7 +116,7 @@ fn same_group(cache: &Cache, name: &str) -> Vec<String> {
     cache.list(None).iter().filter(|o| of_group(o)).map(|o| o.name().to_owned()).collect()
 }
 
-/// Brings what is served, and the definition's status, in line with the definition.
+/// Reconciles the served resources and the definition's status with the definition; retries a few times.
 async fn settle(resources: &Arc<CustomResources>, served: &Served, cache: &Cache, name: &str) {
     let mut tries = 0;
     while let Err(error) = try_settle(resources, served, cache, name).await {
@@ -121,7 +124,7 @@ async fn settle(resources: &Arc<CustomResources>, served: &Served, cache: &Cache
             return;
         }
         tries += 1;
-        tracing::warn!(%name, %error, "cannot settle a CustomResourceDefinition");
+        tracing::warn!(%name, %error, "cannot reconcile a CustomResourceDefinition");
         if tries == 5 {
             return;
         }
@@ -174,7 +177,7 @@ async fn try_settle(
     Ok(())
 }
 
-/// Writes the conditions and accepted names of `wanted`, whatever else has changed.
+/// Writes the conditions and accepted names of `wanted`, keeping all other changes.
 async fn write_status(
     resources: &CustomResources,
     served: &Served,

@@ -1,4 +1,4 @@
-//! Which custom resources are in the table, each with its cache, and when that has to be made anew.
+//! The custom resources in the table, each with its cache, and when an entry has to be replaced.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,12 +16,12 @@ use crate::Registry;
 use crate::conversion::{Conversion, normalize};
 use crate::served::{Served, storage_name};
 
-/// What is served, by the name of the definition.
+/// The served resources, by the name of the definition.
 #[derive(Default)]
 pub struct Serving(Mutex<BTreeMap<String, Entry>>);
 
 struct Entry {
-    /// Of everything that decides how it is served.
+    /// A hash of everything that determines how the resource is served.
     fingerprint: [u8; 32],
     group: &'static str,
     plural: &'static str,
@@ -43,12 +43,12 @@ impl Serving {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The definitions whose resources are served.
+    /// Returns the names of the definitions whose resources are served.
     pub fn names(&self) -> Vec<String> {
         self.entries().keys().cloned().collect()
     }
 
-    /// Serves the resources of a definition as it is now. Called by one task at a time.
+    /// Serves the resources of a definition as it is now. Only one task at a time may call this.
     pub async fn begin(
         &self,
         registry: &Arc<Registry>,
@@ -77,7 +77,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Serves the resources of a definition no longer.
+    /// Stops serving the resources of a definition.
     pub fn end(&self, registry: &Registry, name: &str) {
         let Some(entry) = self.entries().remove(name) else { return };
         registry.table.replace(entry.group, entry.plural, Vec::new());
@@ -85,7 +85,7 @@ impl Serving {
     }
 }
 
-/// Every served version, the newest first, over one cache.
+/// Creates an entry for every served version, the newest first, over one cache.
 async fn made(
     registry: &Arc<Registry>,
     definition: &Definition,

@@ -1,4 +1,4 @@
-//! The status of a CustomResourceDefinition: accepted names, and the conditions that follow from it.
+//! The status of a CustomResourceDefinition: accepted names, and the conditions that follow from them.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use knarr_api::prepare;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::Value;
 
-/// Accepts the names that no other definition of the group has, and says so.
+/// Accepts the names that no other definition of the group uses, and sets the condition.
 pub fn names(object: &mut Value, others: &[Value], now: &str) {
     let definition = Definition::parse(object);
     let (mut resources, mut kinds) = (BTreeSet::new(), BTreeSet::new());
@@ -71,7 +71,7 @@ pub fn names(object: &mut Value, others: &[Value], now: &str) {
     }
 }
 
-/// Whether the schemas are structural, and whether a protected group is approved.
+/// Sets the conditions that tell whether the schemas are structural and whether a protected group is approved.
 pub fn policies(object: &mut Value, now: &str) {
     let definition = Definition::parse(object);
     match non_structural(&definition) {
@@ -111,18 +111,19 @@ fn non_structural(definition: &Definition) -> Option<Condition> {
     violated.then(|| Condition::new(NON_STRUCTURAL, "True", "Violations", errors.to_string()))
 }
 
-/// Once its names are accepted; and for good, even where new names are not.
+/// Returns whether the definition may be served: its names are accepted, or it was established before. It then stays
+/// established even if new names are not accepted.
 pub fn may_be_served(definition: &Definition) -> bool {
     definition.is_true(NAMES_ACCEPTED) || definition.is_true(ESTABLISHED)
 }
 
-/// It is served from now on.
+/// Sets the Established condition.
 pub fn establish(object: &mut Value, now: &str) {
     let why = "the initial names have been accepted";
     Condition::new(ESTABLISHED, "True", "InitialNamesAccepted", why).set(object, now);
 }
 
-/// Copies what this module decides about, and nothing else.
+/// Copies only the names and conditions that this module sets.
 pub fn copy(from: &Value, to: &mut Value) {
     let names = from.pointer("/status/acceptedNames").cloned();
     let status = prepare::object(to).entry("status").or_insert(Value::Null);

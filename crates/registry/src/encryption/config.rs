@@ -1,4 +1,4 @@
-//! `EncryptionConfiguration`: which resources are encrypted, by which providers.
+//! `EncryptionConfiguration`: which resources are encrypted, and by which providers.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -67,11 +67,11 @@ struct KmsFile {
     #[serde(default)]
     timeout: Option<String>,
     #[serde(default)]
-    #[allow(dead_code, reason = "of the first version only")]
+    #[allow(dead_code, reason = "only KMS v1 uses it; v2 accepts the field")]
     cachesize: Option<i32>,
 }
 
-/// The providers of some resources; the first one writes, all read.
+/// The providers of some resources. The first one encrypts; all of them can decrypt.
 pub struct Rule {
     resources: Vec<String>,
     pub providers: Vec<Provider>,
@@ -116,12 +116,13 @@ impl EncryptionConfig {
         Ok(Self { rules })
     }
 
-    /// The services that keep keys, each as often as it is named.
+    /// Returns the key services (KMS), one for each mention in the configuration.
     pub fn key_services(&self) -> impl Iterator<Item = &Kms> {
         self.rules.iter().flat_map(|rule| &rule.providers).filter_map(Provider::key_service)
     }
 
-    /// The rule for a key below `/registry/`; `None`: what is stored is plain.
+    /// Returns the rule for a key below `/registry/` and the name of its resource; `None` if its values are stored in
+    /// plain text.
     pub fn rule(&self, key: &[u8]) -> Option<(&Rule, String)> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix("/registry/")?;
         let mut parts = rest.split('/');

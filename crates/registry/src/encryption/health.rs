@@ -1,4 +1,4 @@
-//! The health of the key services (KMS plugins) that the encryption of the store depends on.
+//! The health of the key services (KMS plugins) on which the store's encryption depends.
 //!
 //! Source: `kmsv2PluginProbe` in `k8s.io/apiserver/pkg/server/options/encryptionconfig`.
 
@@ -10,11 +10,11 @@ use tokio::sync::Mutex;
 
 use super::store::Ciphers;
 
-/// For how long an answer is believed.
+/// How long a successful result is reused.
 const WELL_FOR: Duration = Duration::from_secs(20);
 const ILL_FOR: Duration = Duration::from_secs(3);
 
-/// Asks each key service of the configuration how it is, but not more often than is useful.
+/// Checks the health of each key service of the configuration, and reuses recent results.
 pub struct KeyServices {
     ciphers: Arc<Ciphers>,
     answers: Mutex<BTreeMap<String, Answer>>,
@@ -37,7 +37,7 @@ impl KeyServices {
         Self { ciphers, answers: Mutex::default() }
     }
 
-    /// `Err` says what is wrong with whom. One request after another asks.
+    /// Checks all key services; `Err` has the reasons of those that failed. Concurrent calls run one after the other.
     pub async fn check(&self) -> Result<(), String> {
         let mut answers = self.answers.lock().await;
         let (config, clock) = (self.ciphers.config(), self.ciphers.clock());

@@ -1,7 +1,7 @@
-//! A key service behind a unix socket (KMS v2): it keeps the key that encrypts our data key.
+//! A key service (KMS v2) behind a unix socket. It holds the key that encrypts our data keys.
 //!
-//! Each value is encrypted with AES-GCM under a data key of this process, stored beside it as the service encrypted
-//! it. Source: `k8s.io/kms/apis/v2`.
+//! Each value is encrypted with AES-GCM under a data key of this process. The data key, encrypted by the service, is
+//! stored with the value. Source: `k8s.io/kms/apis/v2`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use super::provider::CipherError;
 
-/// Data keys known at once.
+/// The maximum number of cached data keys.
 const MAX_KEYS: usize = 256;
 const KEY_BYTES: usize = 32;
 
@@ -24,13 +24,13 @@ pub struct Kms {
     name: String,
     socket: PathBuf,
     timeout: Duration,
-    /// The data key in use, and how the service encrypted it.
+    /// The current data key, in plain and encrypted by the service.
     current: tokio::sync::Mutex<Option<(Vec<u8>, Sealed)>>,
-    /// Data keys by how the service encrypted them.
+    /// The known data keys, by their encrypted form.
     known: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
 }
 
-/// A data key as the service encrypted it.
+/// A data key encrypted by the service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Sealed {
     key_id: String,
@@ -70,7 +70,7 @@ struct StatusResponse {
 }
 
 impl StatusResponse {
-    /// What a service must say of itself to be well.
+    /// Checks the status of a service; `Err` lists what is wrong.
     fn verdict(&self, name: &str) -> Result<(), String> {
         let mut wrong = Vec::new();
         if self.healthz != "ok" {
@@ -107,7 +107,7 @@ struct DecryptResponse {
     plaintext: Vec<u8>,
 }
 
-/// A value as it is stored.
+/// The stored form of a value.
 #[derive(Clone, PartialEq, Message)]
 struct EncryptedObject {
     #[prost(bytes = "vec", optional, tag = "1")]
@@ -154,7 +154,7 @@ impl Kms {
         Ok(data)
     }
 
-    /// Asks the service how it is; `Err` says what is wrong.
+    /// Requests the service's status; `Err` lists what is wrong.
     pub async fn health(&self) -> Result<(), String> {
         let asked = self.call("/v2.KeyManagementService/Status", &StatusRequest {}).await;
         let status: StatusResponse = asked.map_err(|error| {
@@ -215,7 +215,7 @@ impl Kms {
         Ok(key)
     }
 
-    /// One call on a connection of its own: there are few, since data keys are kept.
+    /// Makes one call on a new connection. Calls are rare, because data keys are cached.
     async fn call<A: Message + Default>(&self, path: &str, message: &impl Message) -> Result<A, CipherError> {
         let failed = |e: &dyn std::fmt::Display| CipherError::Kms(format!("KMS plugin {}: {e}", self.name));
         let exchange = async { Connection::unix(&self.socket).await?.unary(path, message).await };
@@ -260,7 +260,7 @@ mod tests {
     use knarr_grpc::{Answer, serve};
     use tokio::net::UnixListener;
 
-    /// Encrypts by turning bits over.
+    /// A fake service that encrypts by inverting bits.
     async fn answer(path: String, message: bytes::Bytes) -> Answer {
         let turned = |bytes: &[u8]| bytes.iter().map(|b| !b).collect::<Vec<u8>>();
         if path.ends_with("/Status") {
@@ -291,7 +291,7 @@ mod tests {
         assert!(!stored.windows(6).any(|w| w == b"secret"));
         assert_eq!(kms.decrypt(&stored, b"/registry/a").await.unwrap(), b"secret");
         assert!(kms.decrypt(&stored, b"/registry/b").await.is_err());
-        // After a restart the service is asked for the key.
+        // After a restart the service has to decrypt the data key.
         assert_eq!(open().decrypt(&stored, b"/registry/a").await.unwrap(), b"secret");
         assert_eq!(kms.health().await, Ok(()));
         serving.abort();

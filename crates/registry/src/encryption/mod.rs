@@ -1,4 +1,4 @@
-//! Encryption at rest: a store before the store, which keeps chosen resources encrypted.
+//! Encryption at rest: a wrapper around the store that encrypts the configured resources.
 
 mod config;
 mod health;
@@ -17,6 +17,6 @@ pub use store::EncryptedStore;
 #[derive(Debug, Clone, Default)]
 pub struct Encryption {
     pub config_file: Option<PathBuf>,
-    /// Reads the file again when it changes.
+    /// Whether the file is read again when it changes.
     pub reload: bool,
 }

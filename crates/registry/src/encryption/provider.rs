@@ -1,6 +1,7 @@
-//! The ciphers: AES-GCM, AES-CBC, XSalsa20 with Poly1305, none at all.
+//! The ciphers: AES-GCM, AES-CBC, XSalsa20 with Poly1305, and identity.
 //!
-//! Source: `k8s.io/apiserver/pkg/storage/value/encrypt`: what one program wrote the other can read.
+//! The formats are upstream's, so each program can read what the other wrote. Source:
+//! `k8s.io/apiserver/pkg/storage/value/encrypt`.
 
 use aes::cipher::{BlockDecryptMut, BlockEncryptMut, KeyIvInit, block_padding::Pkcs7};
 use crypto_secretbox::XSalsa20Poly1305;
@@ -12,14 +13,14 @@ use super::kms::Kms;
 
 const CBC_BLOCK: usize = 16;
 const SECRETBOX_NONCE: usize = 24;
-/// Everything encrypted begins so.
+/// The prefix of every encrypted value.
 pub const RESERVED: &[u8] = b"k8s:enc:";
 
-/// The name of providers behind which a key service stands.
+/// The name of providers that use a key service.
 pub const KMS: &str = "kms";
 
 /// One key of one provider.
-#[allow(clippy::large_enum_variant, reason = "few, and made when the configuration is read")]
+#[allow(clippy::large_enum_variant, reason = "only a few exist, created when the configuration is read")]
 pub enum Cipher {
     Identity,
     AesGcm(Box<LessSafeKey>),
@@ -28,7 +29,7 @@ pub enum Cipher {
     Kms(Kms),
 }
 
-/// A cipher with what its values begin with.
+/// A cipher, with the prefix of its values.
 pub struct Provider {
     pub name: &'static str,
     pub prefix: Vec<u8>,
@@ -89,7 +90,7 @@ impl Provider {
         Self { name: KMS, prefix, cipher: Cipher::Kms(kms) }
     }
 
-    /// The service behind it, if there is one.
+    /// Returns the key service, if the provider uses one.
     pub fn key_service(&self) -> Option<&Kms> {
         match &self.cipher {
             Cipher::Kms(kms) => Some(kms),
@@ -97,7 +98,7 @@ impl Provider {
         }
     }
 
-    /// Whether it wrote this value.
+    /// Returns whether this provider wrote the value.
     pub fn wrote(&self, stored: &[u8]) -> bool {
         match self.cipher {
             Cipher::Identity => !stored.starts_with(RESERVED),
@@ -105,7 +106,7 @@ impl Provider {
         }
     }
 
-    /// `context` is the value's key in the store: it cannot be moved to another one.
+    /// Encrypts a value. `context` is its key in the store, so that the value cannot be moved to another key.
     pub async fn encrypt(&self, plain: &[u8], context: &[u8]) -> Result<Vec<u8>, CipherError> {
         let mut out = self.prefix.clone();
         match &self.cipher {
@@ -138,7 +139,7 @@ impl Provider {
         Ok(out)
     }
 
-    /// Of a value that it [`wrote`](Provider::wrote).
+    /// Decrypts a value that this provider [`wrote`](Provider::wrote).
     pub async fn decrypt(&self, stored: &[u8], context: &[u8]) -> Result<Vec<u8>, CipherError> {
         let body = stored.get(self.prefix.len()..).ok_or(CipherError::TooShort)?;
         match &self.cipher {
@@ -210,7 +211,7 @@ fn cbc_decrypt(secret: &[u8], iv: &[u8], body: &[u8]) -> Result<Vec<u8>, CipherE
 mod tests {
     use super::*;
 
-    /// Makes a provider from a key, and the lengths that its keys may have.
+    /// Creates a provider from a key, and the valid lengths of the key.
     type Maker = (fn(&[u8]) -> Provider, &'static [usize]);
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! A store that encrypts what it hands on to the store behind it, and decrypts what comes back.
+//! A store that encrypts values before it passes them to the inner store, and decrypts what it reads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,11 +49,11 @@ impl Ciphers {
 
     async fn decrypt(&self, mut kv: KeyValue) -> Result<KeyValue> {
         if knarr_storage::damage(&kv.value).is_some() {
-            // The store's own placeholder: set aside as it is.
+            // The store's placeholder for a damaged value is passed on unchanged.
             return Ok(kv);
         }
         let config = self.config.get(&*self.clock);
-        // What was encrypted stays readable only through a rule; what a rule was taken away from may be plain.
+        // Encrypted values can only be read while a rule covers them. Without a rule, values may be plain text.
         let Some((rule, resource)) = config.rule(&kv.key) else { return Ok(kv) };
         let found = rule.providers.iter().enumerate().find(|(_, p)| p.wrote(&kv.value));
         let Some((at, provider)) = found else {
@@ -65,7 +65,8 @@ impl Ciphers {
         self.note("from_storage", provider.name, &resource, done.is_ok(), started);
         let mut plain = done.map_err(|e| failed(&kv.key, &e))?;
         if at > 0 {
-            // Not as it would be written now: a space behind makes a write of the same content a change.
+            // The first provider did not write this value. The trailing space makes a write of the same content a
+            // change, so that it is encrypted again.
             plain.push(b' ');
         }
         kv.value = plain.into();
@@ -113,13 +114,14 @@ impl EncryptedStore {
         Self { inner, ciphers: Arc::new(Ciphers { config, clock, metrics }) }
     }
 
-    /// Those whose health is to be shown. As upstream, a configuration that may change shows it even without any.
+    /// Returns the key services for the health checks. As upstream, a configuration that may be reloaded has the
+    /// check even without any.
     pub fn key_services(&self, may_change: bool) -> Option<KeyServices> {
         let any = self.ciphers.config().key_services().next().is_some();
         (any || may_change).then(|| KeyServices::new(Arc::clone(&self.ciphers)))
     }
 
-    /// A conflict carries the value that was in the way.
+    /// Decrypts the current value that a conflict carries.
     async fn plain_error(&self, error: Error) -> Error {
         let Error::Conflict(mut conflict) = error else { return error };
         match self.ciphers.decrypt_some(conflict.current.take()).await {

@@ -1,4 +1,4 @@
-//! Binding: the scheduler's word on which node a pod goes to.
+//! Binding: assigns a pod to the node that the scheduler chose.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{metadata, update};
 use knarr_wire::output::Answer;
 use knarr_wire::request::Request;
 
-/// POST to `pods/NAME/binding`, or to `bindings`.
+/// Handles POST to `pods/NAME/binding`, or to `bindings`.
 pub async fn answer(registry: &Arc<Registry>, request: &Request) -> Result<Answer, StatusError> {
     let params = WriteParams::parse(request, "CreateOptions")?;
     let binding = body_of(request, "", "v1", "Binding", &params)?;
@@ -34,7 +34,7 @@ pub async fn answer(registry: &Arc<Registry>, request: &Request) -> Result<Answe
     }
     let errors = validate(&binding);
     if !errors.is_empty() {
-        // Upstream has no status for this, and neither have clients.
+        // Upstream returns a plain error here, which becomes 500, and clients rely on that.
         return Err(StatusError::new(500, "", errors.to_string()));
     }
     let served = registry.table.find(&info.group, &info.version, &info.resource);
@@ -63,7 +63,7 @@ fn validate(binding: &Value) -> ErrorList {
     errors
 }
 
-/// The pod on its node, if it has none yet and is not going away.
+/// Returns the pod with its node set, if it has no node and is not being deleted.
 fn bound(mut pod: Value, binding: &Value, now: &str) -> Result<Value, StatusError> {
     check(&pod, binding)?;
     for field in ["annotations", "labels"] {
@@ -73,7 +73,7 @@ fn bound(mut pod: Value, binding: &Value, now: &str) -> Result<Value, StatusErro
         }
     }
     pod["spec"]["nodeName"] = binding["target"]["name"].clone();
-    // What a scheduler announced has come true.
+    // The nomination has been fulfilled.
     if let Some(status) = pod["status"].as_object_mut() {
         status.remove("nominatedNodeName");
     }
@@ -101,7 +101,7 @@ fn bound(mut pod: Value, binding: &Value, now: &str) -> Result<Value, StatusErro
     Ok(pod)
 }
 
-/// A pod that has no node yet and is not going away can be bound.
+/// Checks that the pod has no node and is not being deleted.
 fn check(pod: &Value, binding: &Value) -> Result<(), StatusError> {
     let name = metadata::text(pod, "name");
     let conflict = |why: String| {

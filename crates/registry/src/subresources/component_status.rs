@@ -1,4 +1,4 @@
-//! Component statuses: the store, and the components that hold a lease, as they are at this moment.
+//! Component statuses: the current state of the store, and of the components that hold a lease.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::served::Served;
 use knarr_wire::output::{Answer, ListAnswer};
 use knarr_wire::request::Request;
 
-/// Components by their old names, and the leases of those that lead.
+/// The legacy component names, and their leader election leases.
 const LEASES: [(&str, &str); 2] =
     [("scheduler", "kube-scheduler"), ("controller-manager", "kube-controller-manager")];
 
@@ -44,7 +44,7 @@ pub async fn answer(registry: &Registry, request: &Request, served: &Served) -> 
     found.map(|item| served.answer(200, item)).ok_or_else(|| served.not_found(name))
 }
 
-/// What the lease of a component says; nothing where the component never took one.
+/// Returns the status of a component according to its lease; `None` if the component never took one.
 fn of_lease(registry: &Registry, name: &str, lease: &str) -> Result<Option<Arc<Object>>, StatusError> {
     let Some(leases) = registry.table.find("coordination.k8s.io", "v1", "leases") else { return Ok(None) };
     let Some(lease) = leases.cache()?.get(&leases.cache_key("kube-system", lease)) else { return Ok(None) };

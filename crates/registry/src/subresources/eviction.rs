@@ -1,4 +1,4 @@
-//! Eviction: deleting a pod as far as its disruption budget allows.
+//! Eviction: deletes a pod if its disruption budget allows it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,12 +22,12 @@ use crate::{metadata, store, update};
 use knarr_wire::output::Answer;
 use knarr_wire::request::Request;
 
-/// Evictions that a budget remembers until the pods are gone.
+/// The number of evicted pods that a budget records until they are deleted.
 const MAX_DISRUPTED: usize = 2000;
-/// How often a pod that is pending is looked at anew when it changes meanwhile, and how long between.
+/// How many times the eviction of a pending pod is retried if the pod changes, and the pause in between.
 const ATTEMPTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(500);
-/// When a budget that is being worked out is worth another try.
+/// The retry delay that clients get while a budget is still being processed, in seconds.
 const RETRY_SECONDS: i32 = 10;
 const DISRUPTION_ALLOWED: &str = "DisruptionAllowed";
 const MANY_BUDGETS: &str =
@@ -54,7 +54,7 @@ pub async fn answer(
     let place = (info.namespace.as_str(), info.name.as_str(), "eviction");
     let mut attributes = Attributes::new(request, pods, Operation::Create, place, eviction, dry);
     registry.admit(&mut attributes).await?;
-    // Who asks for one version of the pod wants no other.
+    // A client that set a resourceVersion wants to evict that version only, so no other is tried.
     let fixed = options.preconditions.as_ref().is_some_and(|p| p.resource_version.is_some());
     for _ in 0..ATTEMPTS {
         let current = store::read(registry, pods, &info.namespace, &info.name).await?;
@@ -64,7 +64,7 @@ pub async fn answer(
         let mut options = options.clone();
         let seen = current.revision.to_string();
         if way != Way::Any {
-            // What was judged is what goes: it may have become ready meanwhile.
+            // Only the checked version may be deleted: the pod may have become ready in the meantime.
             options.preconditions.get_or_insert_default().resource_version.get_or_insert(seen);
         }
         match (evict(registry, request, pods, options, dry).await, way) {
@@ -80,7 +80,7 @@ pub async fn answer(
     Err(StatusError::modified(&pods.group_resource(), &info.name))
 }
 
-/// The body, in today's version or in that of clients before 1.22.
+/// Decodes the body as policy/v1, or as v1beta1 for clients before 1.22.
 fn eviction_of(request: &Request, params: &WriteParams) -> Result<Value, StatusError> {
     let of_version = |version| body_of(request, "policy", version, "Eviction", params);
     of_version("v1").or_else(|error| {
@@ -90,19 +90,19 @@ fn eviction_of(request: &Request, params: &WriteParams) -> Result<Value, StatusE
     })
 }
 
-/// As what a pod may go.
+/// The condition under which a pod may be evicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Way {
-    /// As whatever it is: its budget allows that, or it has none.
+    /// In any state: its budget allows it, or it has no budget.
     Any,
     WhilePending,
-    /// As this budget says.
+    /// While it is not ready; the budget has not been charged.
     WhileUnready {
         budget: String,
     },
 }
 
-/// Whether the pod may go; takes it from its budget where that is needed.
+/// Decides whether the pod may be evicted; takes a disruption from its budget if needed.
 async fn judge(registry: &Registry, object: &Object, pod: &Pod, dry: bool) -> Result<Way, StatusError> {
     if may_go_freely(pod) {
         let is_pending = pod.status.as_ref().is_some_and(|s| s.phase.as_deref() == Some("Pending"));
@@ -116,7 +116,7 @@ async fn judge(registry: &Registry, object: &Object, pod: &Pod, dry: bool) -> Re
     }
 }
 
-/// Marks the pod and deletes it, both only as the preconditions say.
+/// Marks the pod and deletes it, both subject to the preconditions.
 async fn evict(
     registry: &Arc<Registry>,
     request: &Request,
@@ -140,7 +140,7 @@ async fn evict(
     delete::delete(registry, request, pods, &info.namespace, &info.name, &how).await.map(drop)
 }
 
-/// The pod with the condition that says why it goes.
+/// Returns the pod with the condition that gives the reason of its deletion.
 fn marked(mut pod: Value, now: &str) -> Value {
     const TYPE: &str = "DisruptionTarget";
     if !pod["status"]["conditions"].is_array() {
@@ -164,7 +164,7 @@ fn marked(mut pod: Value, now: &str) -> Value {
     pod
 }
 
-/// Pods that serve nobody any more, or not yet, and those that are going already.
+/// Returns whether the pod may be evicted regardless of budgets: it has finished, is pending or is being deleted.
 fn may_go_freely(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("");
     matches!(phase, "Succeeded" | "Failed" | "Pending") || pod.metadata.deletion_timestamp.is_some()
@@ -175,7 +175,7 @@ fn is_ready(pod: &Pod) -> bool {
     conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
-/// The budgets whose selector matches the pod.
+/// Returns the budgets whose selector matches the pod.
 fn budgets_of(registry: &Registry, pod: &Object) -> Result<Vec<Arc<Object>>, StatusError> {
     let Some(served) = registry.table.find("policy", "v1", "poddisruptionbudgets") else {
         return Ok(Vec::new());
@@ -192,7 +192,7 @@ fn budgets_of(registry: &Registry, pod: &Object) -> Result<Vec<Arc<Object>>, Sta
     Ok(matching)
 }
 
-/// Uses up one of the disruptions that the budget allows, or refuses.
+/// Takes one of the disruptions that the budget allows, or returns the refusal.
 async fn take_from_budget(
     registry: &Registry,
     budget: &Object,
@@ -245,7 +245,7 @@ fn decremented(budget: &Value, pod: &str, ready: bool, now: &str) -> Result<Valu
         return forbidden("DisruptedPods map too big - too many evictions not confirmed by PDB controller");
     }
     if status("disruptionsAllowed") == 0 {
-        // Nobody knows when: clients are told nothing about it, and decide for themselves.
+        // The time until a disruption is allowed is unknown, so the answer has no retry delay.
         return Err(too_many(why_none(budget), 0));
     }
     let mut budget = budget.clone();
@@ -261,7 +261,7 @@ fn decremented(budget: &Value, pod: &str, ready: bool, now: &str) -> Result<Valu
     Ok(budget)
 }
 
-/// The budget's condition once the last disruption is taken.
+/// Sets the budget's condition after the last allowed disruption was taken.
 fn forbid_further(status: &mut Value, now: &str) {
     let generation = status["observedGeneration"].clone();
     let conditions = status["conditions"].as_array_mut();
@@ -276,7 +276,7 @@ fn forbid_further(status: &mut Value, now: &str) {
     }
 }
 
-/// Why a budget allows no disruption.
+/// Returns the message for a budget that allows no disruption.
 fn why_none(budget: &Value) -> String {
     let name = metadata::text(budget, "name");
     let status = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(condition["type"], "DisruptionTarget");
         assert_eq!(condition["reason"], "EvictionByEvictionAPI");
         assert_eq!(condition["observedGeneration"], 3);
-        // Again: still one, since the same time.
+        // A second call keeps one condition with its original time.
         assert_eq!(marked(once.clone(), "2026-02-01T00:00:00Z"), once);
         assert_eq!(marked(json!({}), "now")["status"]["conditions"][0]["message"], "Eviction API: evicting");
     }
@@ -353,7 +353,7 @@ mod tests {
         stale["metadata"]["generation"] = 2.into();
         let refused = decremented(&stale, "p", true, "t").unwrap_err();
         assert_eq!(refused.0.details.as_ref().unwrap().retry_after_seconds, Some(10));
-        // A pod that is not ready may go while enough others are.
+        // A pod that is not ready may be evicted while enough others are healthy.
         assert!(decremented(&after, "q", false, "t").is_ok());
     }
 }

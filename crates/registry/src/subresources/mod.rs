@@ -1,4 +1,4 @@
-//! Subresources that are parts of stored objects, or writes to them.
+//! Subresources that are parts of stored objects, or that write to them.
 
 pub mod binding;
 pub mod component_status;

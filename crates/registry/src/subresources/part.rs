@@ -1,4 +1,4 @@
-//! Subresources that show the whole object and write a part of it: status, finalize, ephemeralcontainers, resize.
+//! Subresources that return the whole object and write a part of it: status, finalize, ephemeralcontainers, resize.
 
 use knarr_apimachinery::status::StatusError;
 

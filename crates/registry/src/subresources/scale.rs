@@ -51,7 +51,7 @@ pub async fn answer(registry: &Registry, request: &Request, served: &Served) -> 
     shown(served, &object.json())
 }
 
-/// The object as a Scale; a custom resource's definition says where its replicas are.
+/// Returns the object as a Scale. For a custom resource, the definition has the path of its replicas.
 fn scale_of(served: &Served, object: &Value) -> Result<Value, StatusError> {
     match served.resource.custom() {
         Some(custom) => custom.scale_of(object).map_err(StatusError::internal),
@@ -59,7 +59,7 @@ fn scale_of(served: &Served, object: &Value) -> Result<Value, StatusError> {
     }
 }
 
-/// An apply to the Scale: its one field has owners of its own, who are the workload's too.
+/// Handles an apply to the Scale. The owners of its one field are recorded on the workload, too.
 async fn applied(
     registry: &Registry,
     request: &Request,

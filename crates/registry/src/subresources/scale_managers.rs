@@ -1,4 +1,5 @@
-//! Who owns a workload's replicas, as the managedFields of its Scale, and back again after an apply to the Scale.
+//! Converts the field managers of a workload's replicas to the managedFields of its Scale, and back after an apply to
+//! the Scale.
 //!
 //! Source: `k8s.io/apimachinery/pkg/util/managedfields.ScaleHandler`.
 
@@ -18,7 +19,7 @@ fn is_same_manager(a: &Value, b: &Value) -> bool {
     ["manager", "operation", "subresource"].iter().all(|field| a.get(field) == b.get(field))
 }
 
-/// The owners of the replicas, as the Scale shows them.
+/// Returns the managedFields that the Scale has.
 pub fn of_scale(workload: &Value) -> Vec<Value> {
     let shown = |entry: &Value| {
         let mut entry = entry.clone();
@@ -29,7 +30,7 @@ pub fn of_scale(workload: &Value) -> Vec<Value> {
     entries(workload).filter(|e| owns(e)).map(shown).collect()
 }
 
-/// The workload's managedFields after the Scale's have become `scale`.
+/// Returns the workload's managedFields for the Scale's managedFields `scale`.
 pub fn of_workload(workload: &Value, scale: &[Value]) -> Vec<Value> {
     let mut new: Vec<&Value> = scale.iter().collect();
     let mut all = Vec::new();
