@@ -1,4 +1,4 @@
-//! What an API server is told at its start.
+//! The configuration of an API server.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -20,7 +20,7 @@ use knarr_auth::authz::options::Authorization;
 use knarr_registry::encryption::Encryption;
 use knarr_wire::keypair::Keypair;
 
-/// What `/version` says.
+/// The answer of `/version`.
 #[derive(Debug, Clone)]
 pub struct Version {
     pub git_version: String,
@@ -41,68 +41,71 @@ impl Default for Version {
     }
 }
 
-/// Everything an API server needs to know. [`Config::new`] gives defaults for all that has one.
+/// The configuration of an API server. [`Config::new`] sets defaults where they exist.
 #[derive(Clone)]
 pub struct Config {
     pub store: Arc<dyn Store>,
     pub clock: Arc<dyn Clock>,
     /// The table of served resources.
     pub resources: Vec<&'static Resource>,
-    /// Groups beside those of the table, which somebody else in this process answers.
+    /// API groups in addition to those of the table, answered by other components of this process.
     pub local_apis: Vec<Arc<dyn LocalApi>>,
-    /// The certificate that `serve` shows.
+    /// The serving certificate.
     pub serving: Keypair,
-    /// The same from files (chain, key), read again when they change; in place of `serving`.
+    /// The serving certificate from files (chain, key), read again when they change; replaces `serving`.
     pub serving_files: Option<(PathBuf, PathBuf)>,
-    /// PEM of the authorities that sign client certificates; empty: no client certificates.
+    /// The CA certificates of client certificates, in PEM; empty disables client certificates.
     pub client_ca_pem: String,
-    /// The same from a file, read again when it changes; in place of `client_ca_pem`.
+    /// The CA certificates of client certificates from a file, read again when it changes; replaces `client_ca_pem`.
     pub client_ca_file: Option<PathBuf>,
-    /// Who may come beside the holders of client certificates and service-account tokens.
+    /// Authenticators in addition to client certificates and service-account tokens.
     pub authentication: Authentication,
-    /// Who may do what.
+    /// The authorizers.
     pub authorization: Authorization,
-    /// Tokens of service accounts.
+    /// The settings of service-account tokens.
     pub service_accounts: ServiceAccounts,
-    /// The client certificate with which the API server calls kubelets; `None`: no log, exec, attach, port-forward.
+    /// The client certificate for calls of kubelets; `None` disables log, exec, attach and port-forward.
     pub kubelet_client: Option<Keypair>,
-    /// The same from files (chain, key), read again when they change; in place of `kubelet_client`.
+    /// The client certificate for kubelets from files (chain, key), read again when they change; replaces
+    /// `kubelet_client`.
     pub kubelet_client_files: Option<(PathBuf, PathBuf)>,
-    /// PEM of the authorities that sign kubelets' serving certificates.
+    /// The CA certificates of kubelets' serving certificates, in PEM.
     pub kubelet_ca_pem: String,
-    /// The client certificate with which aggregated API servers are called: it vouches for the user in the headers.
+    /// The client certificate for calls of aggregated API servers; it authenticates the user headers.
     pub proxy_client: Option<Keypair>,
-    /// The same from files (chain, key), read again when they change; in place of `proxy_client`.
+    /// The client certificate for aggregated API servers from files (chain, key), read again when they change;
+    /// replaces `proxy_client`.
     pub proxy_client_files: Option<(PathBuf, PathBuf)>,
-    /// Where Services get their addresses; its first one is the `kubernetes` Service's.
+    /// The address range of Services; the `kubernetes` Service has its first address.
     pub service_cidr: (Ipv4Addr, u8),
     pub node_ports: RangeInclusive<u16>,
-    /// Where others reach this server; written into the `kubernetes` Service's endpoints.
+    /// The address at which other machines reach this server; it is the endpoint of the `kubernetes` Service.
     pub advertise: SocketAddr,
     pub version: Version,
     pub cluster_domain: String,
-    /// Whether other servers use the same store: then each keeps a lease on its place among the endpoints of the
-    /// `kubernetes` Service.
+    /// Whether other servers use the same store. Each server then keeps a lease for its endpoint of the `kubernetes`
+    /// Service.
     pub shared_store: bool,
-    /// Proxies may lead to loopback and link-local addresses: only for tests, whose kubelets listen there.
+    /// Whether proxies may connect to loopback and link-local addresses. Only for tests, whose kubelets listen there.
     pub proxies_to_own_machine: bool,
-    /// How long a request that is no watch or stream may take.
+    /// The timeout of requests other than watches and streams.
     pub request_timeout: Duration,
-    /// Larger bodies are refused.
+    /// The maximum size of a request body; larger ones are refused.
     pub max_request_body_bytes: usize,
-    /// Priority and fairness divide the sum of the two limits below; without them they are limits themselves.
+    /// Priority and fairness divides the sum of the two limits below. If it is off, each is a limit of its own.
     pub priority_and_fairness: bool,
     pub max_requests_inflight: usize,
     pub max_mutating_requests_inflight: usize,
-    /// What peers may take of the listener.
+    /// The limits of connections per listener and peer.
     pub connection_limits: Limits,
-    /// How likely a request over HTTP/2 is to end its connection, so that clients spread over servers.
+    /// The probability that a request over HTTP/2 closes its connection (GOAWAY), so that clients spread over the
+    /// servers.
     pub goaway_chance: f64,
-    /// How long the server goes on after it has said that it is not ready any more.
+    /// How long the server continues to serve after it has reported that it is not ready.
     pub shutdown_delay: Duration,
-    /// What is written into the audit log.
+    /// The audit options.
     pub audit: Audit,
-    /// What is encrypted in the store.
+    /// The encryption of the store.
     pub encryption: Encryption,
     pub features: Features,
     /// The flags that the server was started with, for `/flagz`.

@@ -1,4 +1,4 @@
-//! The way in for components of the same process: the same pipeline, without TLS, HTTP and copies of the world.
+//! In-process access for components of the same process: the same pipeline, without TLS, HTTP and serialization.
 
 use std::sync::Arc;
 
@@ -26,10 +26,10 @@ use knarr_wire::body::{Body, ByteStream};
 use knarr_wire::query::Query;
 use knarr_wire::request_info::RequestInfo;
 
-/// The longest answer of a server behind this one that is read whole.
+/// The maximum size of a response from an aggregated server that is read whole, in bytes.
 const MAX_PROXIED: usize = 256 << 20;
 
-/// The server's own way in, for its loops.
+/// Returns the client of the server's own loops.
 pub fn own_client(server: &Arc<State>) -> Client {
     let user = UserInfo::new("system:apiserver", &[MASTERS]);
     let transport = Arc::new(InProcess::new(Arc::clone(server), user));
@@ -37,7 +37,7 @@ pub fn own_client(server: &Arc<State>) -> Client {
         .supervised_by(&server.health.supervisor)
 }
 
-/// One component's access, with its identity.
+/// The in-process access of one component, with its identity.
 pub struct InProcess {
     server: Arc<State>,
     user: UserInfo,
@@ -48,7 +48,7 @@ impl InProcess {
         Self { server, user: user.authenticated() }
     }
 
-    /// Authorizes a list or watch and finds what it is about.
+    /// Authorizes a list or watch, and returns the resource and the list parameters.
     async fn open(
         &self,
         resource: &ResourceType,
@@ -72,12 +72,12 @@ impl InProcess {
         Ok((served, params))
     }
 
-    /// Whether another server stands behind the resource's group version.
+    /// Returns whether an aggregated server serves the resource's group version.
     fn is_elsewhere(&self, resource: &ResourceType) -> bool {
         aggregator::service_of(&self.server.aggregator, &resource.path(None, None)).is_some()
     }
 
-    /// The whole body; one that another server sends does not take for ever, nor grow without end.
+    /// Reads the whole body. A body from an aggregated server is limited in time and size.
     async fn whole(&self, body: Body) -> Result<Bytes> {
         let stream = match body.collect() {
             Ok(body) => return Ok(body),
@@ -91,7 +91,7 @@ impl InProcess {
         }
     }
 
-    /// The watch of another server, for as long as this one runs.
+    /// Forwards the watch of an aggregated server, until this server stops.
     async fn watch_elsewhere(&self, request: http::Request<Bytes>) -> Result<WatchStream> {
         let response = pipeline::serve_in_process(Arc::clone(&self.server), request, self.user.clone()).await;
         let (parts, body) = response.into_parts();
@@ -175,7 +175,7 @@ impl Transport for InProcess {
     }
 }
 
-/// What a server behind this one answers, as long as it is no more than components ask for.
+/// Reads the response of an aggregated server, up to the maximum size.
 async fn gather(mut stream: ByteStream) -> Result<Bytes> {
     let mut whole = BytesMut::new();
     while let Some(chunk) = stream.next().await {

@@ -1,7 +1,8 @@
-//! The API server: authentication, authorization, admission, generic registry and watch cache over a store.
+//! The API server: the request pipeline, discovery, aggregation, flow control, auditing and proxying, on top of the
+//! registry.
 //!
 //! [`ApiServer::new`] loads the watch cache and writes the bootstrap objects, [`ApiServer::serve`] answers HTTPS,
-//! [`ApiServer::transport`] gives a component of the same process its own way in.
+//! [`ApiServer::transport`] returns an in-process transport for a component of the same process.
 mod aggregator;
 mod audit;
 mod bootstrap;

@@ -1,4 +1,5 @@
-//! Answers what comes over the network: whose connection it is, and when a connection takes no further requests.
+//! Answers requests from the network: identifies the peer of a connection, and decides when a connection has to
+//! close.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,11 +19,11 @@ use knarr_auth::authn::x509::Certificate;
 use knarr_wire::body::Body;
 use knarr_wire::metrics::Metric;
 
-/// The other end of a connection.
+/// The peer of a connection.
 pub struct Peer {
     address: IpAddr,
     chain: Option<Vec<CertificateDer<'static>>>,
-    /// Whom the chain stands for, under the settings that were in force then.
+    /// The identity of the certificate, and the TLS settings under which it was verified.
     judged: Mutex<(Arc<Tls>, Certificate)>,
 }
 
@@ -38,8 +39,8 @@ impl Peer {
         Self { address, chain, judged: Mutex::new((settings, certificate)) }
     }
 
-    /// Whom its certificate stands for under these settings: authorities may have been taken back since the last
-    /// request.
+    /// Returns the identity of the peer's certificate under these settings. It is verified again when they change,
+    /// because a CA may have been removed since the previous request.
     fn certificate(&self, settings: &Arc<Tls>, now: Timestamp) -> Certificate {
         let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
         if !Arc::ptr_eq(&judged.0, settings) {
@@ -78,7 +79,7 @@ impl Service for Network {
     async fn answer(&self, peer: Arc<Peer>, request: Request<Incoming>) -> Response<Body> {
         let certificate = peer.certificate(&self.0.tls.get(&*self.0.clock), self.0.clock.now());
         let chance = self.0.config.goaway_chance;
-        // So that clients of several servers spread anew.
+        // Clients reconnect and so spread over the servers again.
         let leave = chance > 0.0 && request.version() == Version::HTTP_2 && fastrand::f64() < chance;
         let mut response = pipeline::serve(Arc::clone(&self.0), request, certificate).await;
         if leave && response.extensions().get::<CloseConnection>().is_none() {

@@ -1,7 +1,7 @@
-//! API groups that are no part of Kubernetes' own, and that somebody else in this process answers.
+//! API groups outside of Kubernetes that another component of this process answers.
 //!
-//! They are found by discovery and guarded by authorization like any other; an APIService of the same name with a
-//! Service behind it takes their place. Nothing of them is stored: objects are posted, and come back with an answer.
+//! They take part in discovery and authorization like any other group. An APIService of the same name with a Service
+//! replaces them. Nothing is stored: objects are posted and returned with an answer.
 
 use std::sync::Arc;
 
@@ -20,17 +20,18 @@ use knarr_wire::request::Request;
 pub trait LocalApi: Send + Sync {
     fn group(&self) -> &'static str;
     fn version(&self) -> &'static str;
-    /// The resources that may be posted to, all of them in a namespace: their names and kinds.
+    /// The names and kinds of the resources. Each is namespaced and supports only create.
     fn resources(&self) -> &'static [(&'static str, &'static str)];
-    /// Answers a posted object of a user who may post it in all namespaces: its `spec`, in this one.
+    /// Answers an object posted to this namespace, given its `spec`. The user is allowed to create it in all
+    /// namespaces.
     ///
     /// # Errors
     ///
-    /// What the client gets in place of an answer.
+    /// The error that the client gets.
     async fn answer(&self, kind: &str, namespace: &str, spec: Value) -> Result<Value, StatusError>;
 }
 
-/// As legacy discovery lists the resources.
+/// Returns the resources as legacy discovery lists them.
 pub fn resources(api: &dyn LocalApi) -> Value {
     let resource = |(name, kind): &(&str, &str)| json!({"name": name, "singularName": kind.to_lowercase(), "namespaced": true, "kind": kind, "verbs": ["create"]});
     json!({
@@ -39,13 +40,13 @@ pub fn resources(api: &dyn LocalApi) -> Value {
     })
 }
 
-/// The API of this group version, if there is one.
+/// Returns the API of this group version, if it exists.
 pub fn find<'a>(all: &'a [Arc<dyn LocalApi>], group: &str, version: &str) -> Option<&'a Arc<dyn LocalApi>> {
     all.iter().find(|api| api.group() == group && api.version() == version)
 }
 
-/// Answers a request that is authorized in its namespace. The answer tells about the whole cluster, so the right has to
-/// hold in all namespaces: who may do everything in one may not see the others by asking.
+/// Answers a request that is authorized in its namespace. Because the answer covers the whole cluster, the user must
+/// be authorized in all namespaces: full access to one namespace must not reveal the others.
 pub async fn answer(
     authorizer: &Authorizer,
     api: &dyn LocalApi,

@@ -1,4 +1,4 @@
-//! The way of a request: authentication, impersonation, authorization, handler, answer.
+//! The pipeline of a request: authentication, impersonation, authorization, handler, response.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::panic::AssertUnwindSafe;
@@ -49,14 +49,14 @@ use knarr_wire::yaml::Yaml;
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 const SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 const LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
-/// Bytes of all Warning headers of an answer.
+/// The maximum size of all Warning headers of a response together, in bytes.
 const MAX_WARNING_BYTES: usize = 4096;
-/// Of a body that is too large, so many times the limit is read and thrown away.
+/// How much of a body that is too large is read and discarded, as a multiple of the limit.
 const DISCARDED_LIMITS: usize = 4;
 
-/// Who sends a request.
+/// The sender of a request.
 enum Sender {
-    /// Somebody on the network, who has to prove it.
+    /// A network client, which has to authenticate.
     Network(Box<Certificate>),
     /// A component of this process.
     Component(UserInfo),
@@ -71,7 +71,7 @@ impl Sender {
     }
 }
 
-/// One request that came over the network.
+/// Handles one request from the network.
 pub async fn serve(
     server: Arc<State>,
     mut request: http::Request<Incoming>,
@@ -82,14 +82,14 @@ pub async fn serve(
     answer(server, parts, Payload::Stream(body), upgrade, Sender::Network(Box::new(certificate))).await
 }
 
-/// Whether the connection is to switch to another protocol: both headers have to say so.
+/// Returns whether the client asks to switch to another protocol, which takes both headers.
 fn wants_upgrade(headers: &HeaderMap) -> bool {
     let connection = headers.get_all(CONNECTION).into_iter().filter_map(|value| value.to_str().ok());
     let mut options = connection.flat_map(|value| value.split(',').map(str::trim));
     headers.contains_key(UPGRADE) && options.any(|option| option.eq_ignore_ascii_case("upgrade"))
 }
 
-/// One request of a component of this process.
+/// Handles one request of a component of this process.
 pub async fn serve_in_process(
     server: Arc<State>,
     request: http::Request<Bytes>,
@@ -99,7 +99,7 @@ pub async fn serve_in_process(
     answer(server, parts, Payload::Whole(body), None, Sender::Component(user)).await
 }
 
-/// A body that may still have to be read.
+/// The body, which may not have been read yet.
 enum Payload {
     Stream(Incoming),
     Whole(Bytes),
@@ -122,8 +122,8 @@ impl Payload {
     }
 }
 
-/// Reads on to the end: many clients look for the answer only when they have sent everything, and find the connection
-/// closed if nobody read it.
+/// Reads and discards the rest of the body. Many clients read the response only after they have sent everything; they
+/// would find the connection closed otherwise.
 async fn discard(mut body: Incoming, most: usize) {
     let mut read = 0;
     while let Some(Ok(frame)) = body.frame().await {
@@ -134,7 +134,7 @@ async fn discard(mut body: Incoming, most: usize) {
     }
 }
 
-/// A request on its way.
+/// A request in progress.
 struct Work {
     parts: Parts,
     body: Payload,
@@ -169,10 +169,10 @@ async fn answer(
     let asked = query.get("timeout").filter(|text| !text.is_empty());
     let allowed = allowed_time(asked, server.config.request_timeout);
     if !long && allowed.is_err() {
-        // Refused before anybody asks who it is, and written down all the same, as upstream does.
+        // The request is refused before authentication, but audited all the same, as upstream does.
         let source = Source { id: &way.audit_id, peer: sender.peer(), parts: &parts, info: &info };
         if let Some(trail) = Trail::begin(&server.audit, &source, UserInfo::default(), &way.notes) {
-            // Set once: the request goes no further.
+            // Set once: the request ends here.
             let _ = way.trail.set(trail);
         }
     }
@@ -238,17 +238,17 @@ async fn answer(
     response
 }
 
-/// How long a request may take: what the client asks for, at most what the server allows.
+/// Returns the timeout of a request: the one that the client asks for, at most the server's.
 fn allowed_time(asked: Option<&str>, most: Duration) -> Result<Duration, StatusError> {
     let Some(asked) = asked else { return Ok(most) };
     let asked = duration::parse(asked).map_err(|why| {
         StatusError::bad_request(format!("invalid timeout specified in the request URL - {why}"))
     })?;
-    // None at all, and less than none, is what the server allows.
+    // Zero and negative values mean the server's timeout.
     Ok(Duration::try_from(asked).ok().filter(|asked| !asked.is_zero()).map_or(most, |asked| asked.min(most)))
 }
 
-/// What is learned of a request on its way and needed at its end, however it ends.
+/// State that is collected during a request and needed at its end, however it ends.
 #[derive(Default)]
 struct Way {
     audit_id: String,
@@ -256,22 +256,22 @@ struct Way {
     trail: OnceLock<Arc<Trail>>,
     classified: OnceLock<Classified>,
     queued_nanos: AtomicU64,
-    /// Turned away for want of a seat.
+    /// Whether flow control rejected the request.
     refused: AtomicBool,
-    /// How the connection ends over HTTP/2 where the sender is nobody known: it serves this one request. HTTP/2 is
-    /// cheap to flood with. Source: the gate UnauthenticatedHTTP2DOSMitigation.
+    /// How to close the HTTP/2 connection of an unauthenticated sender: it serves this one request only, because
+    /// flooding over HTTP/2 is cheap. Source: the gate UnauthenticatedHTTP2DOSMitigation.
     unknown: OnceLock<CloseConnection>,
-    /// The sender is somebody, by whatever credentials.
+    /// Whether the sender is authenticated, by whatever credentials.
     known: AtomicBool,
 }
 
-/// The client's own id for the audit log, or a new one.
+/// Returns the client's audit ID, or a new one.
 fn audit_id(headers: &HeaderMap) -> String {
     let given = headers.get(AUDIT_ID).and_then(|v| v.to_str().ok()).filter(|v| !v.is_empty());
     given.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned)
 }
 
-/// Tells the audit log how the request ended; of a stream that, once it has ended.
+/// Records the end of the request in the audit log; for a stream, when the stream ends.
 async fn audited(trail: &Arc<Trail>, response: Response<Body>, panicked: bool) -> Response<Body> {
     let code = response.status().as_u16();
     let failure = match response.body() {
@@ -297,14 +297,14 @@ struct Completes(Arc<Trail>);
 impl Drop for Completes {
     fn drop(&mut self) {
         let trail = Arc::clone(&self.0);
-        // The client has its answer: what a backend still takes is no wait of its own.
+        // The client already has its response, so it does not wait for the audit backend.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move { trail.complete().await });
         }
     }
 }
 
-/// Counts a long-running request for as long as it lives.
+/// Counts a long-running request until it is dropped.
 struct LongRunning {
     server: Arc<State>,
     observed: Arc<Observed>,
@@ -347,7 +347,7 @@ async fn carry_out(server: &Arc<State>, work: Work, way: &Way) -> Result<Respons
     way.known.store(unknown.is_none(), Ordering::Relaxed);
     if let Some(close) = unknown.filter(|_| server.config.features.is_on("UnauthenticatedHTTP2DOSMitigation"))
     {
-        // Set once, here.
+        // Set only here.
         let _ = way.unknown.set(close);
     }
     let source = Source { id: &way.audit_id, peer, parts: &parts, info: &info };
@@ -356,7 +356,7 @@ async fn carry_out(server: &Arc<State>, work: Work, way: &Way) -> Result<Respons
         if user.is_ok() && !trail.received().await {
             return Ok(not_audited(&parts));
         }
-        // Set once, here.
+        // Set only here.
         let _ = way.trail.set(Arc::clone(trail));
     }
     let trail = trail.as_deref();
@@ -404,7 +404,7 @@ async fn carry_out(server: &Arc<State>, work: Work, way: &Way) -> Result<Respons
     } else {
         paths::answer(server, &request).await
     };
-    // A watch keeps its seat only until it has begun.
+    // A watch occupies its seat only until it has started.
     drop(seat);
     if let (Some(trail), Ok(answer)) = (trail, &answer)
         && trail.wants_response()
@@ -419,14 +419,14 @@ async fn carry_out(server: &Arc<State>, work: Work, way: &Way) -> Result<Respons
     Ok(response)
 }
 
-/// To a request that must not be carried out unaudited.
+/// Returns the response to a request that is refused because it cannot be audited.
 fn not_audited(parts: &Parts) -> Response<Body> {
     let uri = parts.uri.path_and_query().map_or("", |p| p.as_str());
     let text = format!("Internal Server Error: {uri:?}: failed to store audit event\n");
     output::plain(500, text)
 }
 
-/// Format and form of an answer about a resource.
+/// Negotiates the format and form of a response about a resource.
 fn wanted(server: &State, request: &Request) -> Result<Negotiated, StatusError> {
     let info = &request.info;
     let served = server.registry.table.find(&info.group, &info.version, &info.resource);
@@ -435,7 +435,7 @@ fn wanted(server: &State, request: &Request) -> Result<Negotiated, StatusError> 
     negotiate::choose(&request.headers, &request.query, offers)
 }
 
-/// The answer to somebody who may not.
+/// Returns the response to an unauthorized request.
 fn refused(refusal: &StatusError, headers: &HeaderMap, query: &Query) -> Response<Body> {
     let mut response = output::write_error(refusal, negotiate::negotiate_leniently(headers, query));
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -458,7 +458,7 @@ async fn resource(server: &Arc<State>, request: &Request) -> Result<Answer, Stat
     if !negotiates(&request.info) {
         return dispatch::dispatch(server, request).await;
     }
-    // What cannot be written must not be carried out.
+    // A request whose response could not be encoded must not be carried out.
     let wanted = wanted(server, request)?;
     let include = request.query.get("includeObject");
     if wanted.form == Form::Table && IncludeObject::parse(include).is_none() {
@@ -471,12 +471,13 @@ async fn resource(server: &Arc<State>, request: &Request) -> Result<Answer, Stat
     dispatch::dispatch(server, request).await
 }
 
-/// Whether the answer is an object of the API, rather than whatever somebody else writes.
+/// Returns whether the response is an API object, rather than a stream of a kubelet, pod or service.
 fn negotiates(info: &RequestInfo) -> bool {
     !matches!(info.subresource.as_str(), "log" | "exec" | "attach" | "portforward" | "proxy")
 }
 
-/// What a path of a built-in resource is written as, where it has the verb.
+/// Returns which media types the route of a built-in resource produces; `None` if the resource does not have the
+/// verb.
 fn writes(server: &State, info: &RequestInfo) -> Option<Writes> {
     let served = server.registry.table.find(&info.group, &info.version, &info.resource)?;
     let resource = &served.resource;
@@ -498,7 +499,8 @@ fn writes(server: &State, info: &RequestInfo) -> Option<Writes> {
     }
 }
 
-/// Whether the answer can be had as a table or as metadata: what a request gives birth to without being stored cannot.
+/// Returns whether the response may be a Table or metadata only. Objects that are created without being stored have
+/// neither form.
 fn has_forms(server: &State, info: &RequestInfo) -> bool {
     match info.subresource.as_str() {
         "" if info.verb != "create" => true,
@@ -530,7 +532,7 @@ fn write(server: &State, request: &Request, answer: Answer) -> Result<Response<B
     Ok(output::write(answer, negotiated, include, &server.clock))
 }
 
-/// A list is not written as one object's metadata, nor the other way round.
+/// Refuses a list as PartialObjectMetadata, and an object as PartialObjectMetadataList.
 fn check_metadata_form(answer: &Answer, negotiated: Negotiated) -> Result<(), StatusError> {
     if negotiated.form != Form::Metadata {
         return Ok(());
@@ -549,7 +551,7 @@ fn check_metadata_form(answer: &Answer, negotiated: Negotiated) -> Result<(), St
     Err(StatusError::new(406, "NotAcceptable", message))
 }
 
-/// The body as a value, for the audit log.
+/// Returns the request body as a value, for the audit log.
 fn requested(server: &State, info: &RequestInfo, headers: &HeaderMap, body: &Bytes) -> Option<Value> {
     if body.is_empty() {
         return None;
@@ -563,7 +565,7 @@ fn requested(server: &State, info: &RequestInfo, headers: &HeaderMap, body: &Byt
     }
 }
 
-/// The answer as a value, for the audit log.
+/// Returns the response as a value, for the audit log.
 fn answered(answer: &Answer) -> Option<Value> {
     match answer {
         Answer::Object { object, .. } => serde_json::from_slice(&object.json()).ok(),
@@ -580,7 +582,7 @@ fn answered(answer: &Answer) -> Option<Value> {
     }
 }
 
-/// Waits for the request's turn; the answer that it gets where there is none.
+/// Waits until flow control admits the request; `Err` is the response if it is rejected.
 async fn take_seat(
     server: &Arc<State>,
     user: &UserInfo,
@@ -604,7 +606,7 @@ async fn take_seat(
         Ok(seat) => {
             let queued = u64::try_from(seat.queued.as_nanos()).unwrap_or(u64::MAX);
             way.queued_nanos.store(queued, Ordering::Relaxed);
-            // Set once, here.
+            // Set only here.
             let _ = way.classified.set(seat.classified.clone());
             let seat = if watch { seat.for_watch() } else { seat };
             let executing = Gauge::begin(server, Metric::Inflight, mutating);
@@ -617,7 +619,7 @@ async fn take_seat(
     }
 }
 
-/// The right to execute, given back when it is dropped.
+/// The permission to execute, released on drop.
 struct Turn {
     _seat: Option<Seat>,
     _permit: Option<tokio::sync::OwnedSemaphorePermit>,
@@ -625,7 +627,7 @@ struct Turn {
 }
 
 impl Turn {
-    /// Without priority and fairness there are two plain limits, which masters are not held to.
+    /// Applies the two plain limits that hold without priority and fairness; members of system:masters are exempt.
     fn try_take(server: &Arc<State>, user: &UserInfo, mutating: bool) -> Option<Self> {
         let permit = if user.in_group(MASTERS) {
             None
@@ -638,7 +640,7 @@ impl Turn {
     }
 }
 
-/// Counts one request in a gauge for as long as it lives.
+/// Counts one request in a gauge until it is dropped.
 struct Gauge {
     server: Arc<State>,
     metric: Metric,
@@ -669,7 +671,7 @@ fn too_many(way: &Way, retry_after_seconds: u64) -> Response<Body> {
     response
 }
 
-/// What is known of a resource, for those requests whose cost depends on it.
+/// Returns the facts about a resource that the cost of some requests depends on.
 fn known(server: &State, info: &RequestInfo) -> Option<Known> {
     if info.verb == "get" || !info.is_resource {
         return None;
@@ -679,7 +681,7 @@ fn known(server: &State, info: &RequestInfo) -> Option<Known> {
     Some(Known { objects, average_bytes, watchers })
 }
 
-/// The user that the request acts as.
+/// Returns the user that the request impersonates.
 async fn impersonate(
     server: &State,
     user: UserInfo,
@@ -725,7 +727,7 @@ async fn may_impersonate(server: &State, mode: &Mode) -> Result<(), StatusError>
     Ok(())
 }
 
-/// `299 - "text"`, one header a warning.
+/// Adds each warning as a header `299 - "text"`.
 fn add_warnings(request: &Request, headers: &mut HeaderMap) {
     let warnings = request.warnings.lock().unwrap_or_else(PoisonError::into_inner);
     let mut left = MAX_WARNING_BYTES;

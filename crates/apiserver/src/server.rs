@@ -1,4 +1,4 @@
-//! The server itself: what all requests share, how it starts, serves and stops.
+//! The server: the state that all requests share, and how it starts, serves and stops.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,10 +48,10 @@ use knarr_reload::Reloaded;
 use knarr_wire::keypair::ConfigError;
 use knarr_wire::metrics::{Metric, Metrics};
 
-/// History is kept for between one and two of these.
+/// The store keeps the history of between one and two of these intervals.
 const COMPACT_EVERY: Duration = Duration::from_secs(300);
 
-/// A server that stops gives up its place among the others within this time, or its lease does it.
+/// How long a stopping server tries to remove its endpoint; otherwise its lease expires.
 const LEAVE_WITHIN: Duration = Duration::from_secs(3);
 
 /// Why a server does not start.
@@ -75,12 +75,12 @@ pub enum StartError {
 #[derive(Clone)]
 pub struct ApiServer {
     inner: Arc<State>,
-    /// What is still to be done in the store after the stop.
+    /// Work that remains in the store after the stop.
     leaving: TaskTracker,
 }
 
 impl ApiServer {
-    /// Loads the watch cache, writes what every cluster starts with, and is ready for requests.
+    /// Loads the watch cache and writes the bootstrap objects; the server is then ready for requests.
     pub fn new(config: Config) -> BoxFuture<'static, Result<Self, StartError>> {
         Box::pin(Self::started(config))
     }
@@ -198,7 +198,7 @@ impl ApiServer {
             stop: stop.clone(),
             config,
         });
-        // All of these are parts of the state that was just made.
+        // The state that was just created contains all of these.
         steps.finish(&[
             "start-apiserver-admission-initializer",
             "start-encryption-provider-config-automatic-reload",
@@ -213,7 +213,7 @@ impl ApiServer {
         loops.run("custom-resources", move |stop| custom_resources::run(Arc::clone(&custom_resources), stop));
         let place = bootstrap::join(&inner).await.map_err(StartError::Bootstrap)?;
         steps.finish(&["bootstrap-controller"]);
-        // Roles and all else that was just written hold from the first request on.
+        // The roles and other objects just written apply from the first request on.
         if let Ok(revision) = registry.store.current_revision().await {
             registry.caches.wait_for(revision).await;
         }
@@ -252,8 +252,8 @@ impl ApiServer {
         Ok(Self { inner, leaving })
     }
 
-    /// Answers HTTPS (HTTP/1.1 and HTTP/2) on a listening socket until [`ApiServer::stop`]; then finishes the requests
-    /// under way, for a while.
+    /// Answers HTTPS (HTTP/1.1 and HTTP/2) on a listening socket until [`ApiServer::stop`]; then waits a limited time
+    /// for the requests in progress.
     pub fn serve(&self, listener: TcpListener) -> BoxFuture<'_, Result<(), ConfigError>> {
         Box::pin(self.answer(listener))
     }
@@ -267,36 +267,37 @@ impl ApiServer {
         Ok(())
     }
 
-    /// A way in for a component of the same process, with this identity: authorized and admitted like any other.
+    /// Returns an in-process transport with this identity. Its requests are authorized and admitted like any other.
     pub fn transport(&self, user: UserInfo) -> Arc<dyn knarr_client::Transport> {
         Arc::new(InProcess::new(Arc::clone(&self.inner), user))
     }
 
-    /// Shows the metrics of a component of the same process at `/metrics`, too. A later source of the name replaces this.
+    /// Adds the metrics of a component of the same process to `/metrics`. A later source of the same name replaces
+    /// the earlier one.
     pub fn show_metrics(&self, of: &'static str, source: impl Fn() -> String + Send + Sync + 'static) {
         let mut sources = self.inner.other_metrics.lock().unwrap_or_else(PoisonError::into_inner);
         sources.insert(of, Box::new(source));
     }
 
-    /// Shows the tasks of other components of the same process among the checks of `/readyz`. They do not count: a server
-    /// answers as well without them.
+    /// Adds the tasks of other components of the same process to the checks of `/readyz`. They do not affect the
+    /// result: the server can answer without them.
     pub fn show_tasks(&self, of: &Supervisor) {
         self.inner.health.others.lock().unwrap_or_else(PoisonError::into_inner).push(of.clone());
     }
 
-    /// A step of the start that is not done yet and that the caller does: one of those named in [`crate::steps`].
+    /// Returns a step of the start that the caller has to finish: one of those named in [`crate::steps`].
     pub fn step(&self, name: &'static str) -> Step {
         self.inner.health.steps.expect(name)
     }
 
-    /// Ends watches, the cache feed and `serve`. The store is left open.
+    /// Ends watches, the cache feed and `serve`. The store stays open.
     pub fn stop(&self) {
         self.inner.health.leaving.cancel();
         self.inner.stop.cancel();
     }
 
-    /// As `stop`, in upstream's order: first the server says that it is not ready, and goes on for a while so that
-    /// nobody is sent to it any more.
+    /// Stops in upstream's order: the server first reports that it is not ready, and continues to serve for a while
+    /// so that load balancers stop sending requests.
     pub async fn shut_down(&self) {
         self.inner.health.leaving.cancel();
         if !self.inner.config.shutdown_delay.is_zero() {
@@ -305,18 +306,18 @@ impl ApiServer {
         self.stop();
     }
 
-    /// Families of metrics in which nothing was ever recorded.
+    /// Returns the metric families in which nothing was ever recorded.
     pub fn unused_metrics(&self) -> Vec<&'static str> {
         self.inner.metrics.untouched()
     }
 
-    /// Whether [`ApiServer::stop`] was called.
+    /// Returns whether [`ApiServer::stop`] was called.
     pub fn is_stopped(&self) -> bool {
         self.inner.stop.is_cancelled()
     }
 }
 
-/// Runs the server's own loops until its stop, each again whenever it fails.
+/// Starts the server's own loops, which run until it stops. Each is restarted if it fails.
 struct Loops<'a> {
     supervisor: &'a Supervisor,
     stop: CancellationToken,
@@ -380,7 +381,8 @@ fn show_build(config: &Config, metrics: &Metrics) {
     metrics.set(Metric::BuildInfo, &labels, 1.0);
 }
 
-/// The store, measured, and with encryption before it where that is asked for; with what that depends on.
+/// Wraps the store: with metrics, and with encryption if it is configured. Also returns what depends on the
+/// encryption.
 fn encrypted(
     config: &Config,
     metrics: &Arc<Metrics>,
@@ -402,7 +404,7 @@ fn encrypted(
     Ok((Arc::new(store), services))
 }
 
-/// Lets the store forget old history, until the server stops.
+/// Compacts old history of the store periodically, until the server stops.
 async fn compact(registry: Arc<Registry>) {
     let mut window = RevisionWindow::default();
     loop {

@@ -1,4 +1,4 @@
-//! What all requests share: the parts that answer them.
+//! The state that all requests share.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -24,22 +24,22 @@ use knarr_registry::Registry;
 use knarr_reload::Reloaded;
 use knarr_wire::metrics::Metrics;
 
-/// Metrics in the text format of Prometheus.
+/// Returns metrics in the Prometheus text format.
 pub type MetricsSource = Box<dyn Fn() -> String + Send + Sync>;
 
-/// What a request may need on its way, each part in order of that way.
+/// The components that a request passes, in order of the pipeline.
 pub struct State {
     pub config: Config,
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
-    /// What other components of the process have counted, by their name.
+    /// The metrics of other components of the process, by component name.
     pub other_metrics: Mutex<BTreeMap<&'static str, MetricsSource>>,
     pub tls: Reloaded<Tls>,
     pub authentication: Authentication,
     pub audit: Arc<Auditor>,
-    /// Whose turn it is; `None`: by the plain limits.
+    /// Flow control; `None` means the plain limits.
     pub fairness: Option<Arc<Fairness>>,
-    /// Reading and writing requests under way, without priority and fairness.
+    /// The limits of reading and writing requests in progress, without priority and fairness.
     pub inflight: (Arc<Semaphore>, Arc<Semaphore>),
     pub authorizer: Arc<Authorizer>,
     pub admission: Arc<Admission>,
@@ -49,7 +49,7 @@ pub struct State {
     pub discovery: Discovery,
     pub resource_metrics: ResourceMetrics,
     pub health: Health,
-    /// What `/flagz` and `/statusz` show.
+    /// The content of `/flagz` and `/statusz`.
     pub zpages: zpages::Component,
     /// Cancelled when the server stops.
     pub stop: CancellationToken,

@@ -1,4 +1,4 @@
-//! TLS: the serving certificate, and client certificates where there are authorities for them.
+//! TLS: the serving certificate, and client certificates if client CAs are configured.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use knarr_auth::authn::x509::Verifier;
 use knarr_reload::Reloaded;
 use knarr_wire::keypair::{ConfigError, Keypair, certificates, keypair};
 
-/// A pool of authorities.
+/// Parses a pool of CA certificates.
 fn roots(pem: &str, what: &'static str) -> Result<Roots, ConfigError> {
     let mut roots = Roots::empty();
     for certificate in certificates(pem, what)? {
@@ -22,17 +22,17 @@ fn roots(pem: &str, what: &'static str) -> Result<Roots, ConfigError> {
     Ok(roots)
 }
 
-/// What handshakes and client certificates need, made anew when a file changes.
+/// The TLS settings of handshakes and client certificates; rebuilt when a file changes.
 pub struct Tls {
     pub server: Arc<ServerConfig>,
-    /// Who clients may be.
+    /// Verifies client certificates.
     pub clients: Option<Verifier>,
-    /// Who may speak for its clients.
+    /// Verifies the certificates of authenticating proxies (front-proxy).
     pub proxies: Option<Verifier>,
 }
 
 impl Tls {
-    /// The certificate's holder, as client and as proxy.
+    /// Returns whom the certificate identifies, as a client and as a proxy.
     pub fn identify(&self, chain: Option<&[CertificateDer<'_>]>, now: jiff::Timestamp) -> Certificate {
         let Some(chain) = chain else { return Certificate::default() };
         let proxy = self.proxies.as_ref().and_then(|v| v.identify(chain, now).ok());
@@ -41,7 +41,7 @@ impl Tls {
     }
 }
 
-/// Follows the files of the serving certificate, the client CA and the proxies' CA.
+/// Opens the files of the serving certificate, the client CA and the front-proxy CA, and follows their changes.
 pub fn open(config: &Config) -> Result<Reloaded<Tls>, ConfigError> {
     let optional = |path: &Option<PathBuf>| path.iter().cloned().collect::<Vec<_>>();
     let serving: Vec<PathBuf> =
@@ -62,7 +62,7 @@ pub fn open(config: &Config) -> Result<Reloaded<Tls>, ConfigError> {
             certificate_pem: next(&serving, &given.serving.certificate_pem)?,
             key_pem: next(&serving, &given.serving.key_pem)?,
         };
-        // The authorities of a file come beside the cluster's own.
+        // The CAs from the file are added to the cluster's own CA.
         let mut client_ca = next(&clients, "")?;
         client_ca.push('\n');
         client_ca.push_str(&given.client_ca_pem);
@@ -73,7 +73,7 @@ pub fn open(config: &Config) -> Result<Reloaded<Tls>, ConfigError> {
         Ok(Tls { server, clients, proxies })
     };
     if files.is_empty() && config.serving.certificate_pem.is_empty() {
-        // Nothing will be served, but by way of this process.
+        // The server is used in-process only.
         let server = Arc::new(none().map_err(|e| unusable("TLS", e))?);
         return Ok(Reloaded::fixed(Tls { server, clients: None, proxies: None }));
     }
@@ -87,7 +87,7 @@ fn unusable(what: &'static str, error: rustls::Error) -> ConfigError {
     ConfigError::Unusable { what, why: error.to_string() }
 }
 
-/// Checks certificates; `None` without authorities.
+/// Creates a certificate verifier; `None` without CAs.
 fn verifier(pem: &str, what: &'static str) -> Result<Option<Verifier>, String> {
     if pem.is_empty() {
         return Ok(None);
@@ -96,7 +96,7 @@ fn verifier(pem: &str, what: &'static str) -> Result<Option<Verifier>, String> {
     Verifier::new(roots).map(Some).map_err(|e| format!("{what}: {e}"))
 }
 
-/// A configuration that has no certificate to show.
+/// Returns a TLS configuration without a certificate.
 fn none() -> Result<ServerConfig, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
@@ -105,7 +105,7 @@ fn none() -> Result<ServerConfig, rustls::Error> {
         .with_cert_resolver(Arc::new(rustls::server::ResolvesServerCertUsingSni::new())))
 }
 
-/// For the listener: HTTP/2 or HTTP/1.1 by ALPN.
+/// Returns the TLS configuration of the listener: HTTP/2 or HTTP/1.1 by ALPN.
 fn server_config(serving: &Keypair, clients: Option<&Verifier>) -> Result<Arc<ServerConfig>, ConfigError> {
     const WHAT: &str = "the serving certificate";
     let (chain, key) = keypair(serving, WHAT)?;

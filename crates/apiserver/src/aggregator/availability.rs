@@ -1,4 +1,5 @@
-//! Keeps the condition `Available` of APIServices that other servers stand behind, and what these say of themselves.
+//! Maintains the condition `Available` of APIServices with a Service, and fetches the discovery and OpenAPI documents
+//! of their servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,17 +21,17 @@ use super::remote::{Failure, get, url};
 use super::{Aggregator, Remote, documents};
 use knarr_wire::metrics::Metric;
 
-/// How often a server is asked again, whether it answers or not; one that does not is asked sooner at first.
+/// The interval between two checks of a server. The first retries of a failing server are sooner.
 const AGAIN: Duration = Duration::from_secs(30);
 const WORKERS: usize = 5;
-/// The reason of a server that has an address and does not answer well.
+/// The condition reason for a server that has an address but no successful response.
 const UNANSWERED: &str = "FailedDiscoveryCheck";
 
-/// What is done once all that other servers serve is known.
+/// The steps that are finished once all aggregated servers have been asked.
 const DISCOVERED: [&str; 3] =
     ["apiservice-discovery-controller", "apiservice-openapi-controller", "apiservice-openapiv3-controller"];
 
-/// APIServices of other servers that were there at the start and have not been asked yet.
+/// The APIServices with a Service that existed at the start and have not been checked yet.
 struct Unasked(Mutex<BTreeSet<String>>);
 
 impl Unasked {
@@ -63,7 +64,7 @@ pub async fn run(aggregator: Arc<Aggregator>, client: Client, stop: Cancellation
         if let Event::Deleted(_) = event {
             of_change.set(object.name(), None);
             on_change.add(object.name().to_owned());
-            // The others are told anew.
+            // Clearing removes the values of all APIServices, so the remaining ones are set again.
             of_change.registry.metrics.clear(Metric::UnavailableApiServices);
             for other in left.list() {
                 match service_name(&other) {
@@ -76,7 +77,7 @@ pub async fn run(aggregator: Arc<Aggregator>, client: Client, stop: Cancellation
         } else if service_name(object).is_some() {
             on_change.add(object.name().to_owned());
         } else {
-            // What this server answers itself is there.
+            // APIServices of this server itself are always available.
             of_change.registry.metrics.set(Metric::UnavailableApiServices, &[object.name()], 0.0);
             on_change.add(object.name().to_owned());
         }
@@ -121,7 +122,7 @@ fn service_name(api_service: &APIService) -> Option<(String, String)> {
     Some((service.namespace.clone().unwrap_or_default(), service.name.clone().unwrap_or_default()))
 }
 
-/// All APIServices of a Service that changed.
+/// Queues all APIServices of a Service that changed.
 fn enqueue(queue: &WorkQueue<String>, lister: &Lister<APIService>, namespace: &str, name: &str) {
     for api_service in lister.list() {
         if service_name(&api_service).is_some_and(|(ns, n)| ns == namespace && n == name) {
@@ -151,7 +152,7 @@ async fn reconcile(
         Err(failure) => {
             let spec = api_service.spec.clone().unwrap_or_default();
             aggregator.set_stale(name, spec.group.as_deref(), spec.version.as_deref());
-            // A missing Service or address shows itself when it is there.
+            // A missing Service or address needs no retry: its informer event triggers a new check.
             let retry = (failure.reason.as_deref() == Some(UNANSWERED)).then(|| failure.message.clone());
             (failure, retry.flatten())
         }
@@ -159,7 +160,7 @@ async fn reconcile(
     count(aggregator, &api_service, &condition);
     if let Some(changed) = with_condition(&api_service, condition, aggregator.registry.clock.now()) {
         match client.update_status(&changed).await {
-            // The informer will tell of what has changed meanwhile.
+            // The informer event of the conflicting change triggers a new check.
             Err(error) if error.is_conflict() || error.is_not_found() => {}
             other => drop(other?),
         }
@@ -167,7 +168,7 @@ async fn reconcile(
     retry.map_or(Ok(()), |why| Err(Error::Protocol(why)))
 }
 
-/// Tells the metrics.
+/// Records the condition in the metrics.
 fn count(aggregator: &Aggregator, api_service: &APIService, now: &APIServiceCondition) {
     let (name, is_available) = (api_service.name(), now.status == "True");
     let unavailable = if is_available { 0.0 } else { 1.0 };
@@ -178,7 +179,7 @@ fn count(aggregator: &Aggregator, api_service: &APIService, now: &APIServiceCond
     }
 }
 
-/// Whether the condition says so.
+/// Returns whether the APIService has the condition `Available` with status True.
 pub fn is_available_in(api_service: &APIService) -> bool {
     let conditions = api_service.status.iter().flat_map(|s| s.conditions.iter().flatten());
     conditions.into_iter().any(|c| c.type_ == AVAILABLE && c.status == "True")
@@ -194,7 +195,7 @@ fn condition(status: &str, reason: &str, message: &str) -> APIServiceCondition {
     }
 }
 
-/// The APIService with this condition, unless it has it already.
+/// Returns the APIService with this condition; `None` if it has the condition already.
 fn with_condition(
     api_service: &APIService,
     mut new: APIServiceCondition,
@@ -219,7 +220,7 @@ fn with_condition(
     Some(changed)
 }
 
-/// Asks the server for its resources, and on success for its further documents.
+/// Fetches the server's resources, and on success also its OpenAPI documents.
 async fn check(aggregator: &Aggregator, api_service: &APIService) -> Result<Remote, APIServiceCondition> {
     let spec = api_service.spec.clone().unwrap_or_default();
     let (path, answer) = discover(aggregator, api_service, &spec).await;
@@ -255,7 +256,7 @@ async fn discover(
     (path, answer)
 }
 
-/// Where the document is, from the server's index.
+/// Returns the path of the OpenAPI v3 document, from the server's index.
 async fn openapi_v3(
     aggregator: &Aggregator,
     api_service: &APIService,

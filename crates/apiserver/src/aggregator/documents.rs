@@ -1,4 +1,4 @@
-//! Discovery and OpenAPI with the parts that other servers contribute.
+//! Merges the discovery and OpenAPI documents of aggregated servers into those of this server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::Aggregator;
 use super::priorities::{self, CUSTOM};
 use super::{Remote, api_services};
 
-/// What legacy discovery of a group version says, as aggregated discovery does.
+/// Converts the legacy discovery of a group version into the form of aggregated discovery.
 pub fn resources(group: &str, version: &str, list: &[u8]) -> Vec<Value> {
     let list: Value = serde_json::from_slice(list).unwrap_or_default();
     let all = list["resources"].as_array().cloned().unwrap_or_default();
@@ -46,7 +46,7 @@ pub fn resources(group: &str, version: &str, list: &[u8]) -> Vec<Value> {
     out
 }
 
-/// Priorities by group and version, from the APIServices.
+/// The priorities by group and version, from the APIServices.
 struct Order(BTreeMap<(String, String), (i32, i32)>);
 
 impl Order {
@@ -65,7 +65,7 @@ impl Order {
         said.or_else(|| priorities::built_in(group, version)).unwrap_or(CUSTOM)
     }
 
-    /// Versions by priority, then as Kubernetes orders them.
+    /// Sorts versions by priority, then by Kubernetes' version order.
     fn sort_versions(&self, group: &str, versions: &mut [Value], field: &str) {
         versions.sort_by_key(|v| {
             let version = v[field].as_str().unwrap_or("");
@@ -74,7 +74,7 @@ impl Order {
         });
     }
 
-    /// Groups by the highest priority of their versions; equal ones stay in their order.
+    /// Sorts groups by the highest priority of their versions; the sort is stable.
     fn sort_groups(&self, groups: &mut [Value], name: fn(&Value) -> &str, field: &str) {
         groups.sort_by_cached_key(|g| {
             let group = name(g);
@@ -85,7 +85,8 @@ impl Order {
     }
 }
 
-/// `v2`, `v1`, `v1beta2`, `v1alpha1`, anything else: later stages are greater.
+/// Returns the sort key of a version such as `v2`, `v1`, `v1beta2`, `v1alpha1` or any other text; a more stable
+/// version is greater.
 fn stage(version: &str) -> (u8, u32, u32) {
     let number = |text: &str| text.parse::<u32>().unwrap_or(0);
     let Some(rest) = version.strip_prefix('v') else { return (0, 0, 0) };
@@ -116,7 +117,7 @@ fn list_of<'a>(value: &'a mut Value, field: &str) -> &'a mut Vec<Value> {
     }
 }
 
-/// `APIGroupDiscoveryList` of all groups but the core one.
+/// Merges the `APIGroupDiscoveryList` of all groups except the core group.
 pub fn merge_discovery(aggregator: &Aggregator, mut list: Value) -> Value {
     let remotes = aggregator.remotes();
     let order = Order::of(aggregator);
@@ -144,7 +145,7 @@ pub fn merge_discovery(aggregator: &Aggregator, mut list: Value) -> Value {
     list
 }
 
-/// `APIGroupList`.
+/// Merges the `APIGroupList`.
 pub fn merge_groups(aggregator: &Aggregator, mut list: Value) -> Value {
     let order = Order::of(aggregator);
     let name: fn(&Value) -> &str = |g| g["name"].as_str().unwrap_or("");
@@ -183,7 +184,7 @@ pub fn merge_groups(aggregator: &Aggregator, mut list: Value) -> Value {
     list
 }
 
-/// `APIGroup` of one group, from the list of all.
+/// Returns the `APIGroup` of one group, from the list of all groups.
 pub fn merge_group(groups: &Value, group: &str) -> Option<Value> {
     let mut found = groups["groups"].as_array()?.iter().find(|g| g["name"] == group)?.clone();
     found["kind"] = "APIGroup".into();
@@ -191,7 +192,7 @@ pub fn merge_group(groups: &Value, group: &str) -> Option<Value> {
     Some(found)
 }
 
-/// The index of OpenAPI v3 documents.
+/// Merges the index of OpenAPI v3 documents.
 pub fn merge_openapi_index(aggregator: &Aggregator, mut index: Value) -> Value {
     for remote in aggregator.remotes() {
         if let Some(url) = &remote.openapi_v3 {
@@ -202,7 +203,7 @@ pub fn merge_openapi_index(aggregator: &Aggregator, mut index: Value) -> Value {
     index
 }
 
-/// The OpenAPI v2 document: definitions that are here already stay as they are.
+/// Merges the OpenAPI v2 document; existing definitions are kept.
 pub fn merge_openapi_v2(aggregator: &Aggregator, mut document: Value) -> Value {
     for remote in aggregator.remotes() {
         let Some(theirs) = &remote.openapi_v2 else { continue };
@@ -217,7 +218,7 @@ pub fn merge_openapi_v2(aggregator: &Aggregator, mut document: Value) -> Value {
     document
 }
 
-/// The part of a document that is about one group version, and the definitions that it needs.
+/// Reduces a document to one group version and the definitions that it refers to.
 pub fn only_group_version(mut document: Value, group: &str, version: &str) -> Option<Value> {
     let prefix = format!("/apis/{group}/{version}");
     let of_version = |path: &String| {

@@ -1,4 +1,4 @@
-//! Groups that other API servers serve: an APIService with a Service behind it says which requests go there.
+//! Aggregation: API groups of other API servers. An APIService with a Service routes requests to them.
 
 mod availability;
 mod documents;
@@ -29,32 +29,33 @@ pub use registration::{follow_custom, register, unregistered};
 pub use remote::Identity;
 pub use route::{answer, answer_document, service_of};
 
-/// What is known of the servers behind APIServices.
+/// The aggregated servers and their documents.
 pub struct Aggregator {
     registry: Arc<Registry>,
     proxy: Arc<Proxy>,
     steps: Arc<Steps>,
-    /// With which the other servers are called.
+    /// The identity of this server in calls of the other servers.
     identity: Identity,
-    /// By the APIService's name.
+    /// The aggregated group versions, by the name of the APIService.
     remotes: Mutex<BTreeMap<String, Arc<Remote>>>,
-    /// What this server answers itself unless another one does, likewise.
+    /// The group versions that this server answers itself unless an aggregated server does, by the name of the
+    /// APIService.
     local: BTreeMap<String, Arc<Remote>>,
-    /// Raised whenever a document of a remote server changes.
+    /// Increases whenever a document of an aggregated server changes.
     generation: AtomicU64,
 }
 
-/// What a server said of its group version when it was last asked.
+/// The result of a server's last successful check.
 #[derive(Default, PartialEq)]
 pub struct Remote {
     pub group: String,
     pub version: String,
-    /// As in aggregated discovery.
+    /// The resources in the form of aggregated discovery.
     resources: Vec<Value>,
-    /// Where its OpenAPI v3 document is, with its hash.
+    /// The path of its OpenAPI v3 document, including the hash.
     openapi_v3: Option<String>,
     openapi_v2: Option<Value>,
-    /// It did not answer since.
+    /// Whether the server has failed to answer since.
     stale: bool,
 }
 
@@ -63,7 +64,7 @@ impl Remote {
         Self { group: group.to_owned(), version: version.to_owned(), ..Self::default() }
     }
 
-    /// Of a group version that this server answers itself, with its resources as legacy discovery lists them.
+    /// Creates the entry of a group version that this server answers itself, from its legacy discovery document.
     fn local(group: &str, version: &str, list: &Value) -> Self {
         let list = list.to_string();
         Self {
@@ -101,12 +102,12 @@ impl Aggregator {
         })
     }
 
-    /// Changes whenever what [`merge_discovery`] and the others add does.
+    /// Returns a number that changes whenever the output of [`merge_discovery`] and the other merge functions does.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Groups and versions that this server answers itself unless another one does.
+    /// Returns the groups and versions that this server answers itself unless an aggregated server does.
     fn local(&self) -> impl Iterator<Item = (&str, &str)> {
         self.local.values().map(|own| (own.group.as_str(), own.version.as_str()))
     }
@@ -133,7 +134,7 @@ impl Aggregator {
         }
     }
 
-    /// The server no longer answers: what it said last, if it ever did, is shown as stale.
+    /// Marks the server's last documents as stale, if it has any, because it no longer answers.
     fn set_stale(&self, name: &str, group: Option<&str>, version: Option<&str>) {
         let (group, version) = (group.unwrap_or_default(), version.unwrap_or_default());
         let old = self.remotes.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
@@ -151,7 +152,7 @@ impl Aggregator {
     }
 }
 
-/// All APIServices, from the watch cache.
+/// Returns all APIServices from the watch cache.
 fn api_services(aggregator: &Aggregator) -> Vec<Arc<APIService>> {
     let Some(cache) = aggregator.registry.caches.get("apiregistration.k8s.io/apiservices") else {
         return Vec::new();

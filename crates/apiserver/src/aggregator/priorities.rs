@@ -1,6 +1,6 @@
-//! In which order groups and their versions are shown.
+//! The priorities of groups and versions, which define their order in discovery.
 
-/// Group, version, the group's priority, the version's priority within it. Higher ones come first.
+/// Group, version, the group's priority, the version's priority within the group. Higher priorities come first.
 const BUILT_IN: &[(&str, &str, i32, i32)] = &[
     ("", "v1", 18000, 1),
     ("admissionregistration.k8s.io", "v1", 16700, 15),
@@ -35,12 +35,12 @@ const BUILT_IN: &[(&str, &str, i32, i32)] = &[
     ("storagemigration.k8s.io", "v1beta1", 15800, 9),
 ];
 
-/// The priorities of groups that custom resources are in.
+/// The priorities of the groups of custom resources.
 pub const CUSTOM: (i32, i32) = (1000, 100);
-/// Of the group that says who serves the groups.
+/// The priorities of `apiregistration.k8s.io`.
 const REGISTRATION: (i32, i32) = (20_000, 1);
 
-/// The priorities of a built-in group version.
+/// Returns the priorities of a built-in group version.
 pub fn built_in(group: &str, version: &str) -> Option<(i32, i32)> {
     if group == "apiregistration.k8s.io" {
         return Some(REGISTRATION);

@@ -1,4 +1,4 @@
-//! APIServices of the groups that this server serves itself.
+//! The APIServices of the groups that this server serves itself.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::availability::is_available_in;
 use super::priorities::{self, CUSTOM};
 use super::{Aggregator, api_services};
 
-/// `onstart`: kept as it should be at each start; `true`: kept at all times.
+/// `onstart`: restored at each start; `true`: restored at all times.
 const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 
 fn api_service(group: &str, version: &str, (group_priority, priority): (i32, i32), managed: &str) -> Value {
@@ -27,7 +27,8 @@ fn api_service(group: &str, version: &str, (group_priority, priority): (i32, i32
     })
 }
 
-/// The APIServices of built-in groups, but for the one of APIServices themselves, which upstream does not show.
+/// Returns the APIServices of built-in groups, except the one of APIServices themselves, which upstream does not
+/// list.
 pub fn register(group_versions: impl Iterator<Item = (String, String)>) -> Vec<Value> {
     let all: BTreeSet<(String, String)> = group_versions.collect();
     all.iter()
@@ -39,7 +40,7 @@ pub fn register(group_versions: impl Iterator<Item = (String, String)>) -> Vec<V
         .collect()
 }
 
-/// Names of APIServices of built-in groups that are not there or do not say that they are available.
+/// Returns the names of APIServices of built-in groups that are missing or not available.
 pub fn unregistered(aggregator: &Aggregator) -> Vec<String> {
     let table = aggregator.registry.table.snapshot();
     let built_in = table.iter().filter(|s| s.resource.custom().is_none());
@@ -54,7 +55,7 @@ pub fn unregistered(aggregator: &Aggregator) -> Vec<String> {
     wanted.filter(|name| !available.contains(name)).collect()
 }
 
-/// Keeps the APIServices of custom resources as their definitions are, until the server stops.
+/// Reconciles the APIServices of custom resources with their definitions, until the server stops.
 pub async fn follow_custom(aggregator: Arc<Aggregator>, client: Client) {
     loop {
         match reconcile_custom(&aggregator, &client).await {
@@ -68,7 +69,7 @@ pub async fn follow_custom(aggregator: Arc<Aggregator>, client: Client) {
     }
 }
 
-/// Groups and versions of all definitions.
+/// Returns the groups and versions of all definitions.
 fn custom(aggregator: &Aggregator) -> BTreeSet<(String, String)> {
     let Some(cache) = aggregator.registry.caches.get("apiextensions.k8s.io/customresourcedefinitions") else {
         return BTreeSet::new();

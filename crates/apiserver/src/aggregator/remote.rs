@@ -1,4 +1,5 @@
-//! Calls of other API servers: TLS as the APIService says, and the user in headers that our certificate vouches for.
+//! Calls of aggregated API servers: TLS as the APIService configures it, and the user in headers that our client
+//! certificate authenticates.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +23,12 @@ use knarr_auth::authn::UserInfo;
 use knarr_reload::Reloaded;
 use knarr_wire::keypair::{self, ConfigError};
 
-/// Documents longer than this are not taken from other servers.
+/// The maximum size of a document from an aggregated server, in bytes.
 const MAX_DOCUMENT: usize = 32 * 1024 * 1024;
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// The client certificate that vouches for the headers; without one other servers see nobody.
+/// The client certificate that authenticates the user headers. Without it, aggregated servers treat requests as
+/// anonymous.
 pub struct Identity {
     pair: Option<Reloaded<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>>,
 }
@@ -59,15 +61,15 @@ impl Identity {
     }
 }
 
-/// Why another server cannot be called.
+/// Why an aggregated server cannot be called.
 #[derive(Debug)]
 pub enum Failure {
-    /// Its Service has no address: the condition's reason and message.
+    /// Its Service has no address; has the reason and message of the condition.
     Missing(Missing),
     Other(String),
 }
 
-/// Where the server behind an APIService is; the APIService must have a Service.
+/// Returns the backend of an APIService, which must have a Service.
 pub fn backend(aggregator: &Aggregator, api_service: &APIService) -> Result<Backend, Failure> {
     let spec = api_service.spec.clone().unwrap_or_default();
     let reference = spec.service.clone().unwrap_or_default();
@@ -98,7 +100,7 @@ pub fn backend(aggregator: &Aggregator, api_service: &APIService) -> Result<Back
     })
 }
 
-/// Where upstream would call the server: by its Service's address.
+/// Returns the URL that upstream would call: by the address of the Service.
 pub fn url(aggregator: &Aggregator, api_service: &APIService, path: &str) -> String {
     let reference = api_service.spec.clone().unwrap_or_default().service.unwrap_or_default();
     let (namespace, name) = (reference.namespace.unwrap_or_default(), reference.name.unwrap_or_default());
@@ -115,7 +117,8 @@ pub fn url(aggregator: &Aggregator, api_service: &APIService, path: &str) -> Str
     format!("https://{host}:{}{path}", reference.port.unwrap_or(443))
 }
 
-/// The user as the other server reads it: UTF-8, as upstream sends it. A user with a part left out would be another one.
+/// Returns the headers that describe the user, in UTF-8 as upstream sends them. Fails if a part cannot be sent,
+/// because the user would then be another one.
 pub fn user_headers(user: &UserInfo) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     let mut add = |name: &str, value: &str| {
@@ -138,7 +141,7 @@ pub fn user_headers(user: &UserInfo) -> Result<HeaderMap, String> {
     Ok(headers)
 }
 
-/// Puts these headers in the place of all that name a user.
+/// Replaces all headers that name a user by these.
 pub fn set_user(headers: &mut HeaderMap, user: HeaderMap) {
     let names: Vec<HeaderName> =
         headers.keys().filter(|n| n.as_str().starts_with("x-remote-")).cloned().collect();
@@ -146,7 +149,7 @@ pub fn set_user(headers: &mut HeaderMap, user: HeaderMap) {
     headers.extend(user);
 }
 
-/// Keys of extra are escaped where header names cannot have their characters.
+/// Escapes the characters of an extra key that header names cannot contain.
 fn escaped(key: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&b);
     let mut out = String::new();
@@ -159,7 +162,8 @@ fn escaped(key: &str) -> String {
     out
 }
 
-/// GET, as the aggregator itself. The status and the body of any answer; redirects are not followed.
+/// Makes a GET request as the aggregator itself. Returns the status and body of any response; redirects are not
+/// followed.
 pub async fn get(
     aggregator: &Aggregator,
     api_service: &APIService,

@@ -1,16 +1,16 @@
-//! From a Service to an address that answers for it.
+//! Resolves a Service to the address of a ready endpoint.
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-/// Why there is none: the reason and message of the condition `Available`.
+/// Why no address was found: the reason and message of the condition `Available`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Missing {
     pub reason: &'static str,
     pub message: String,
 }
 
-/// Namespace, name and port of a Service.
+/// The namespace, name and port of a Service.
 #[derive(Debug, Clone, Copy)]
 pub struct Reference<'a> {
     pub namespace: &'a str,
@@ -18,7 +18,7 @@ pub struct Reference<'a> {
     pub port: i32,
 }
 
-/// An address and port of the Service, chosen by `choice` among those that are ready.
+/// Returns an address and port of the Service; `choice` selects one of the ready endpoints.
 pub fn resolve<'a>(
     to: Reference<'_>,
     service: Option<&'a Service>,

@@ -1,4 +1,4 @@
-//! Which requests go to another API server, and their way there.
+//! Routes requests to aggregated API servers.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use knarr_wire::output::Answer;
 use knarr_wire::query::decode_bytes;
 use knarr_wire::request::Request;
 
-/// The APIService whose server answers requests for this path, if it is not this one.
+/// Returns the APIService whose server answers requests for this path; `None` if this server answers them.
 pub fn service_of(aggregator: &Aggregator, path: &str) -> Option<Arc<APIService>> {
     let mut parts = path.trim_start_matches('/').split('/');
     let name = match (parts.next()?, parts.next()?) {
@@ -31,7 +31,7 @@ fn unavailable() -> Answer {
     Answer::text(503, "service unavailable\n")
 }
 
-/// Passes the request on, under this id for the audit logs of both servers.
+/// Forwards the request with this audit ID, which both servers then record.
 pub async fn answer(
     aggregator: &Arc<Aggregator>,
     request: &Request,
@@ -43,7 +43,7 @@ pub async fn answer(
     pass(aggregator, request, api_service, format!("{path}{query}"), audit_id).await
 }
 
-/// The OpenAPI v3 document of a group version that another server serves: `rest` is `apis/GROUP/VERSION`.
+/// Answers the OpenAPI v3 document of a group version of an aggregated server; `rest` is `apis/GROUP/VERSION`.
 pub async fn answer_document(aggregator: &Arc<Aggregator>, request: &Request, rest: &str) -> Option<Answer> {
     let api_service = service_of(aggregator, rest)?;
     let query = request.raw_query.as_deref().map(|q| format!("?{q}")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Events in batches: how many wait, how long, and how often a batch goes out.
+//! Batches of audit events: how many events are queued, how long, and how often a batch is sent.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::options::{Batch, Throttle};
 
-/// Waits for an event and then for more, until the batch is full or old. `None` when none will come any more.
+/// Waits for an event and then for more, until the batch is full or `options.wait` has passed. `None` if no event
+/// will follow.
 pub async fn next(
     events: &mut mpsc::Receiver<Value>,
     options: &Batch,
@@ -37,7 +38,7 @@ pub async fn next(
     Some(batch)
 }
 
-/// Lets so many batches pass at once, and so many a second after that.
+/// A token bucket: allows a burst of batches, and a number of batches a second after that.
 pub struct Bucket {
     throttle: Throttle,
     tokens: f64,
@@ -49,7 +50,7 @@ impl Bucket {
         Self { throttle, tokens: f64::from(throttle.burst), filled: now }
     }
 
-    /// How long the next one has to wait; it counts as passed.
+    /// Takes a token for the next batch, and returns how long that batch has to wait for it.
     fn pass(&mut self, now: Duration) -> Duration {
         let gained = now.saturating_sub(self.filled).as_secs_f64() * self.throttle.qps;
         self.tokens = (self.tokens + gained).min(f64::from(self.throttle.burst));
@@ -61,7 +62,7 @@ impl Bucket {
         Duration::from_secs_f64(-self.tokens / self.throttle.qps)
     }
 
-    /// Waits for the turn of the next batch; not while the server stops.
+    /// Waits until the next batch may be sent; returns at once while the server stops.
     pub async fn wait(&mut self, clock: &dyn Clock, stop: &CancellationToken) {
         let wait = self.pass(clock.monotonic());
         if !wait.is_zero() {

@@ -1,4 +1,4 @@
-//! One audit event as JSON, in the shape of `audit.k8s.io/v1`.
+//! Serializes one audit event as JSON in the form of `audit.k8s.io/v1`.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::policy::{Level, Stage, Wanted};
 use knarr_auth::authn::UserInfo;
 use knarr_wire::request_info::RequestInfo;
 
-/// What is known of a request, more as it goes on.
+/// What is known of a request so far; later stages add fields.
 #[derive(Debug, Clone)]
 pub struct Record {
     pub id: String,
@@ -17,7 +17,7 @@ pub struct Record {
     pub verb: String,
     pub user: UserInfo,
     pub impersonated: Option<UserInfo>,
-    /// The verb that allowed the impersonation.
+    /// The verb that authorized the impersonation.
     pub constraint: String,
     pub source_ips: Vec<String>,
     pub user_agent: String,
@@ -25,11 +25,11 @@ pub struct Record {
     pub received: Timestamp,
     pub request_object: Option<Value>,
     pub response_object: Option<Value>,
-    /// Code and, of a failure, its status.
+    /// The status code, and the Status object of a failure.
     pub response: Option<(u16, Option<Value>)>,
 }
 
-/// Microseconds, always six digits.
+/// Formats a time in microseconds, always with six digits.
 fn micros(time: Timestamp) -> String {
     let micros = time.as_microsecond();
     let seconds = Timestamp::from_second(micros.div_euclid(1_000_000)).unwrap_or(time);

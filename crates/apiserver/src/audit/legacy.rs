@@ -1,8 +1,8 @@
-//! An event as one line of text, the older format of the log.
+//! The legacy log format: an event as one line of text.
 
 use serde_json::Value;
 
-/// The line, without its end.
+/// Formats the line, without its line break.
 pub fn line(event: &Value) -> String {
     let text = |value: &Value, none: &str| match value.as_str() {
         Some(text) if !text.is_empty() => text.to_owned(),

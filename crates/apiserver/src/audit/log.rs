@@ -1,4 +1,4 @@
-//! The log backend: a file with one event a line, set aside when it has grown.
+//! The log backend: a file with one event per line, rotated by size.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::legacy;
 use super::options::{Format, LogOptions};
 
-/// Size at which a file is set aside where none is given, in bytes.
+/// The size at which a file is rotated by default, in bytes.
 const DEFAULT_MAX: u64 = 100 << 20;
 const DAY_SECONDS: i64 = 24 * 3600;
 
@@ -26,7 +26,7 @@ impl Log {
         Self { options: options.clone(), open: Mutex::new(None) }
     }
 
-    /// Writes events, all or none of them in one write.
+    /// Writes the events in one write: all or none of them.
     pub fn write(&self, events: &[Value], now: Timestamp) -> std::io::Result<()> {
         let mut text = String::new();
         for event in events {
@@ -58,7 +58,8 @@ impl Log {
         Ok(())
     }
 
-    /// `audit.log` becomes `audit-2026-01-01T00-00-00.000.log`; old ones beyond number and age go.
+    /// Rotates the file: `audit.log` becomes `audit-2026-01-01T00-00-00.000.log`. Removes rotated files beyond the
+    /// configured number and age.
     fn set_aside(&self, now: Timestamp) -> std::io::Result<()> {
         let path = &self.options.path;
         let millis = now.as_millisecond();

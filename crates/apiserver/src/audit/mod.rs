@@ -1,6 +1,7 @@
-//! The audit log: who did what when, as the policy asks for it.
+//! The audit log: records who did what and when, as the audit policy demands.
 //!
-//! Anything on a request's way may leave a note with [`annotate`]; the pipeline keeps the request's [`Trail`].
+//! Any code that handles a request may add an annotation with [`annotate`]; the pipeline keeps the request's
+//! [`Trail`].
 
 mod batch;
 mod event;
@@ -31,7 +32,7 @@ use policy::Policy;
 pub use trail::{Source, Trail};
 use webhook::Webhook;
 
-/// The policy and where events go.
+/// The audit policy and the backends.
 pub struct Auditor {
     policy: Option<Reloaded<Policy>>,
     log: Option<ToLog>,
@@ -42,7 +43,7 @@ pub struct Auditor {
 
 struct ToLog {
     log: Arc<Log>,
-    /// To the log, where requests do not wait for it.
+    /// The queue of the log in batching mode; `None` in blocking mode.
     queue: Option<mpsc::Sender<Value>>,
     strict: bool,
     truncate: Option<Truncate>,
@@ -50,7 +51,7 @@ struct ToLog {
 
 struct ToWebhook {
     webhook: Arc<Webhook>,
-    /// To the webhook, where requests do not wait for it.
+    /// The queue of the webhook in batching mode; `None` in blocking mode.
     queue: Option<mpsc::Sender<Value>>,
     strict: bool,
     truncate: Option<Truncate>,
@@ -101,7 +102,7 @@ impl Auditor {
         Ok(Self { policy, log, webhook, metrics, clock })
     }
 
-    /// Hands an event to the backends; `false` if one of them has to have it, and has not.
+    /// Sends an event to the backends. Returns `false` if a strict backend failed to take it.
     async fn emit(&self, event: Value) -> bool {
         self.metrics.increment(Metric::AuditEvents, &[]);
         match (&self.log, &self.webhook) {
@@ -145,7 +146,7 @@ impl Auditor {
         cut
     }
 
-    /// Nothing waits for what is in the queue.
+    /// Adds the event to a queue without waiting; drops and counts it if the queue is full.
     fn enqueue(&self, queue: &mpsc::Sender<Value>, event: Value) -> bool {
         if queue.try_send(event).is_err() {
             self.metrics.increment(Metric::AuditErrors, &["buffered"]);
@@ -154,7 +155,7 @@ impl Auditor {
     }
 }
 
-/// Writes what waits for the log, to the last event.
+/// Writes queued events to the log in batches, up to the last event.
 async fn write_batches(
     log: Arc<Log>,
     options: Batch,

@@ -1,11 +1,11 @@
-//! What is audited and where to, as the flags of upstream's names say it.
+//! Audit options, named after upstream's flags.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Debug, Clone, Default)]
 pub struct Audit {
-    /// `--audit-policy-file`; `None`: nothing is audited.
+    /// `--audit-policy-file`; `None` disables auditing.
     pub policy_file: Option<PathBuf>,
     /// `--audit-log-*`.
     pub log: Option<LogOptions>,
@@ -15,38 +15,38 @@ pub struct Audit {
 
 #[derive(Debug, Clone, Default)]
 pub struct LogOptions {
-    /// `-`: standard output.
+    /// The file; `-` means standard output.
     pub path: PathBuf,
-    /// 0: 100 MiB.
+    /// The size at which the file is rotated, in MiB; 0 means 100.
     pub max_size_mb: u64,
-    /// Files kept beside the current one; 0: all.
+    /// How many rotated files to keep; 0 means all.
     pub max_backups: usize,
-    /// 0: for ever.
+    /// How long to keep rotated files, in days; 0 means forever.
     pub max_age_days: u32,
     pub compress: bool,
     pub format: Format,
-    /// A request fails whose arrival cannot be written down.
+    /// Strict mode: a request fails if its RequestReceived event cannot be written.
     pub strict: bool,
-    /// Requests do not wait for the file.
+    /// Batching options; `None` means blocking mode: requests wait for the file.
     pub batch: Option<Batch>,
     pub truncate: Option<Truncate>,
 }
 
-/// How an event stands in the log.
+/// The format of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Format {
     #[default]
     Json,
-    /// One line of text, without objects.
+    /// One line of text, without the objects.
     Legacy,
 }
 
-/// Bounds on what a backend is given, in bytes of JSON.
+/// Size limits of a backend, in bytes of JSON.
 #[derive(Debug, Clone, Copy)]
 pub struct Truncate {
-    /// Larger events lose their objects, and are lost if that is not enough.
+    /// A larger event loses its objects, and is dropped if it is still too large.
     pub event: usize,
-    /// Larger batches are sent in parts.
+    /// A larger batch is split.
     pub batch: usize,
 }
 
@@ -56,35 +56,35 @@ impl Default for Truncate {
     }
 }
 
-/// How a backend gathers events.
+/// How a backend batches events.
 #[derive(Debug, Clone)]
 pub struct Batch {
-    /// Events that may wait; further ones are lost.
+    /// The size of the queue; events beyond it are dropped.
     pub buffer: usize,
-    /// Events in one batch.
+    /// The maximum number of events in one batch.
     pub size: usize,
-    /// How long a batch may wait to be full.
+    /// How long to wait for a batch to fill.
     pub wait: Duration,
     pub throttle: Option<Throttle>,
 }
 
-/// Batches a second, and how many at once.
+/// The maximum rate of batches per second, and the burst.
 #[derive(Debug, Clone, Copy)]
 pub struct Throttle {
     pub qps: f64,
     pub burst: u32,
 }
 
-/// Events that wait where nothing is said.
+/// The default size of the queue.
 const BUFFER: usize = 10_000;
 
 impl Batch {
-    /// What upstream does for a file: no longer than for one event.
+    /// Returns upstream's defaults for a file: each event is a batch of its own.
     pub fn of_log() -> Self {
         Self { buffer: BUFFER, size: 1, wait: Duration::ZERO, throttle: None }
     }
 
-    /// What upstream does for a webhook.
+    /// Returns upstream's defaults for a webhook.
     pub fn of_webhook() -> Self {
         let throttle = Some(Throttle { qps: 10.0, burst: 15 });
         Self { buffer: BUFFER, size: 400, wait: Duration::from_secs(30), throttle }
@@ -93,11 +93,11 @@ impl Batch {
 
 #[derive(Debug, Clone)]
 pub struct WebhookOptions {
-    /// A kubeconfig.
+    /// The kubeconfig of the webhook.
     pub config_file: PathBuf,
-    /// Requests do not wait for the webhook; `None`: they do.
+    /// Batching options; `None` means blocking mode: requests wait for the webhook.
     pub batch: Option<Batch>,
-    /// A request fails whose arrival the webhook does not take.
+    /// Strict mode: a request fails if the webhook does not accept its RequestReceived event.
     pub strict: bool,
     pub initial_backoff: Duration,
     pub truncate: Option<Truncate>,

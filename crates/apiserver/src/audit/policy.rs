@@ -1,11 +1,11 @@
-//! The audit policy: which requests are noted, how much of them, at which stages.
+//! The audit policy: which requests are recorded, at which level and stages.
 
 use serde::Deserialize;
 
 use knarr_auth::authn::UserInfo;
 use knarr_wire::request_info::RequestInfo;
 
-/// How much is noted, least first.
+/// The audit levels, in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
 pub enum Level {
     #[default]
@@ -26,11 +26,11 @@ impl Level {
     }
 }
 
-/// A moment in a request's life.
+/// A stage of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum Stage {
     RequestReceived,
-    /// The headers of a long answer are out.
+    /// The headers of a long-running response have been sent.
     ResponseStarted,
     ResponseComplete,
     Panic,
@@ -55,7 +55,7 @@ pub struct Policy {
     #[serde(default)]
     kind: String,
     #[serde(default)]
-    #[allow(dead_code, reason = "may be given, says nothing")]
+    #[allow(dead_code, reason = "accepted in the file, but without effect")]
     metadata: serde_json::Value,
     #[serde(default)]
     rules: Vec<Rule>,
@@ -98,7 +98,7 @@ struct Resources {
     resource_names: Vec<String>,
 }
 
-/// What the policy wants noted of one request.
+/// The result of the policy for one request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
     pub level: Level,
@@ -107,7 +107,7 @@ pub struct Wanted {
 }
 
 impl Policy {
-    /// From YAML or JSON.
+    /// Parses a policy from YAML or JSON.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let policy: Self = serde_saphyr::from_str(knarr_reload::text(bytes)?)
             .map_err(|e| format!("failed decoding audit policy: {e}"))?;
@@ -146,7 +146,7 @@ impl Policy {
         Ok(policy)
     }
 
-    /// By the first rule that matches.
+    /// Returns the level and stages of the first rule that matches.
     pub fn evaluate(&self, user: &UserInfo, info: &RequestInfo) -> Wanted {
         let rule = self.rules.iter().find(|r| r.matches(user, info));
         let Some(rule) = rule else {

@@ -1,4 +1,4 @@
-//! One request's way through the server, as the audit log follows it.
+//! The audit trail of one request on its way through the server.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,10 +14,10 @@ use knarr_auth::authn::UserInfo;
 use knarr_wire::metrics::Metric;
 use knarr_wire::request_info::RequestInfo;
 
-/// Longer user agents are cut, as upstream cuts them.
+/// The maximum length of a recorded user agent, in bytes; longer ones are truncated as upstream does.
 const MAX_AGENT: usize = 1024;
 
-/// What is known of where a request comes from.
+/// The origin of a request.
 pub struct Source<'a> {
     pub id: &'a str,
     pub peer: Option<std::net::IpAddr>,
@@ -33,7 +33,7 @@ pub struct Trail {
 }
 
 impl Trail {
-    /// `None` if the policy wants nothing of the request.
+    /// Starts a trail; `None` if the policy does not audit the request.
     pub fn begin(
         auditor: &Arc<Auditor>,
         source: &Source<'_>,
@@ -79,7 +79,7 @@ impl Trail {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the request's arrival down; `false` if a strict backend could not: the request is to be refused.
+    /// Records the RequestReceived stage. Returns `false` if a strict backend failed: the request has to be refused.
     pub async fn received(&self) -> bool {
         let stored = self.stage(Stage::RequestReceived).await;
         if !stored {
@@ -102,7 +102,7 @@ impl Trail {
         self.wanted.level >= Level::RequestResponse
     }
 
-    /// The body as the client sent it.
+    /// Records the body as the client sent it.
     pub fn request_object(&self, object: Option<Value>) {
         self.record().request_object = object;
     }
@@ -111,7 +111,7 @@ impl Trail {
         self.record().response_object = Some(object);
     }
 
-    /// The outcome, and of a failure its status.
+    /// Records the status code, and the Status object of a failure.
     pub fn answered(&self, code: u16, status: Option<Value>) {
         self.record().response = Some((code, status));
     }
@@ -138,7 +138,7 @@ impl Trail {
     }
 }
 
-/// Reported by proxies, nearest last, then who really sent it.
+/// Returns the source addresses: those that proxies report, nearest last, then the peer's address.
 fn addresses(headers: &HeaderMap, peer: Option<std::net::IpAddr>) -> Vec<String> {
     let header = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
     let mut all: Vec<String> = header("x-forwarded-for")

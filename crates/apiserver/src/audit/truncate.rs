@@ -1,10 +1,10 @@
-//! Events cut down to what a backend may be given.
+//! Truncates events and batches to the limits of a backend.
 
 use serde_json::{Value, json};
 
 use super::options::Truncate;
 
-/// The event, without its objects if it is too large with them; `None` if it is still too large then.
+/// Removes the objects of an event that is too large; `None` if it is still too large without them.
 pub fn event(mut event: Value, limits: Option<Truncate>) -> Option<Value> {
     let Some(limits) = limits else { return Some(event) };
     if event.to_string().len() <= limits.event {
@@ -21,7 +21,7 @@ pub fn event(mut event: Value, limits: Option<Truncate>) -> Option<Value> {
     (event.to_string().len() <= limits.event).then_some(event)
 }
 
-/// The batch in parts that are no larger than allowed.
+/// Splits a batch into parts that do not exceed the limit.
 pub fn batches(events: Vec<Value>, limits: Option<Truncate>) -> Vec<Vec<Value>> {
     let Some(limits) = limits else { return vec![events] };
     let mut all: Vec<Vec<Value>> = Vec::new();

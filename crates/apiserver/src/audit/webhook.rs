@@ -1,4 +1,4 @@
-//! The webhook backend: events in batches, to a server named by a kubeconfig.
+//! The webhook backend: sends batches of events to a server that a kubeconfig describes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use knarr_outgoing::endpoint::Outbound;
 use knarr_wire::metrics::{Metric, Metrics};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// A batch that was refused this often is lost.
+/// How many times a batch is sent before it is dropped.
 const TRIES: u32 = 5;
 
-/// The server that takes events.
+/// The server that receives the events.
 pub struct Webhook {
     outbound: Outbound,
     options: WebhookOptions,
@@ -39,8 +39,8 @@ impl Webhook {
         Ok(Self { outbound, options: options.clone(), metrics, clock, stop })
     }
 
-    /// Starts to send what comes through the answered channel, in batches. The batch under way is lost should the task
-    /// fail.
+    /// Starts a task that sends the events of the returned channel in batches. If the task fails, its current batch
+    /// is lost.
     pub fn in_batches(self: Arc<Self>, batch: Batch, supervisor: &Supervisor) -> mpsc::Sender<Value> {
         let (sender, receiver) = mpsc::channel(batch.buffer.max(1));
         let (stop, receiver) = (self.stop.clone(), Arc::new(Mutex::new(receiver)));
@@ -64,7 +64,8 @@ impl Webhook {
         }
     }
 
-    /// Sends events; whether they have arrived. What was refused too often is lost, and counted.
+    /// Sends events, with retries. Returns whether they have been delivered; undelivered events are dropped and
+    /// counted.
     pub async fn send(&self, events: Vec<Value>) -> bool {
         let count = events.len();
         let sent = post(&self.outbound, events, &self.options, &*self.clock, &self.stop).await;

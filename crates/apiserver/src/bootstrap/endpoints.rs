@@ -1,4 +1,5 @@
-//! The addresses of all living API servers, behind the `kubernetes` Service: each server keeps a lease on its own.
+//! The endpoints of the `kubernetes` Service: the addresses of all live API servers. Each server keeps a lease for
+//! its own.
 //!
 //! Source: upstream's lease endpoint reconciler (`pkg/controlplane/reconcilers/lease.go`).
 
@@ -22,7 +23,7 @@ use knarr_wire::request::Request;
 const TTL: Duration = Duration::from_secs(15);
 const EVERY: Duration = Duration::from_secs(10);
 
-/// This server's place among the servers.
+/// This server's lease.
 pub struct MasterLease {
     ip: IpAddr,
     lease: Option<LeaseId>,
@@ -37,7 +38,7 @@ impl MasterLease {
         Bytes::from(format!("{MASTER_LEASES}{}", self.ip))
     }
 
-    /// Says that this server lives.
+    /// Renews the lease.
     async fn renew(&mut self, server: &State) -> Result<(), Error> {
         if let Some(lease) = self.lease {
             match server.registry.store.keep_alive_lease(lease).await {
@@ -52,14 +53,14 @@ impl MasterLease {
         Ok(())
     }
 
-    /// Keeps the lease, and brings the Service's endpoints in line with all leases.
+    /// Renews the lease, and reconciles the Service's endpoints with all leases.
     pub async fn reconcile(&mut self, server: &State) -> Result<(), StatusError> {
         self.renew(server).await.map_err(|e| status_of(&e))?;
         let all = servers(server).await.map_err(|e| status_of(&e))?;
         kubernetes_service::set_endpoints(server, &Request::own(), &all).await
     }
 
-    /// Leaves, so that clients are not sent here any more.
+    /// Removes the lease and the endpoint, so that clients no longer connect to this server.
     async fn leave(&mut self, server: &State) -> Result<(), StatusError> {
         if let Some(lease) = self.lease.take() {
             server.registry.store.revoke_lease(lease).await.map_err(|e| status_of(&e))?;
@@ -69,14 +70,14 @@ impl MasterLease {
     }
 }
 
-/// The addresses under which servers live.
+/// Returns the addresses of the servers with a live lease.
 async fn servers(server: &State) -> Result<BTreeSet<IpAddr>, Error> {
     let leases = server.registry.store.range(RangeRequest::prefix(MASTER_LEASES).without_count()).await?;
     let address = |key: &[u8]| std::str::from_utf8(&key[MASTER_LEASES.len()..]).ok()?.parse().ok();
     Ok(leases.kvs.iter().filter_map(|kv| address(&kv.key)).collect())
 }
 
-/// Goes on reconciling until the server stops, then takes its address away; as a supervised task.
+/// Returns a supervised task that reconciles until the server stops, then removes the server's address.
 pub fn keep(server: &Arc<State>, own: MasterLease) -> BoxFuture<'static, ()> {
     let (shared, own) = (Arc::clone(server), Arc::new(Mutex::new(own)));
     server.health.supervisor.run("apiserver-endpoints", server.stop.clone(), move |_| {

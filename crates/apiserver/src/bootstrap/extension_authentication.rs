@@ -1,8 +1,8 @@
-//! The ConfigMap `kube-system/extension-apiserver-authentication`: from it API servers behind this one learn whom to
-//! trust, clients' authorities and the proxy's names and headers.
+//! The ConfigMap `kube-system/extension-apiserver-authentication`. From it, aggregated API servers read which client
+//! CAs, proxy names and proxy headers to trust.
 //!
-//! Where there are several servers, each adds its own to what the others have written: an API server behind them has to
-//! trust them all. Source: kube-apiserver's cluster authentication trust controller.
+//! With several servers, each adds its own entries to those that the others have written, because an aggregated
+//! server has to trust all of them. Source: kube-apiserver's cluster authentication trust controller.
 
 use jiff::Timestamp;
 use knarr_apimachinery::status::StatusError;
@@ -69,8 +69,8 @@ fn data(config: &Config) -> Value {
     data
 }
 
-/// What this server says beside what is there: bundles without duplicates and certificates that have expired, lists
-/// with what they lack.
+/// Merges this server's entries into the existing ones: CA bundles without duplicates and expired certificates, and
+/// lists with the missing entries added.
 fn merged(there: &Value, own: &Value, now: Timestamp) -> Value {
     let mut all = there.as_object().cloned().unwrap_or_default();
     for (key, own) in own.as_object().into_iter().flatten() {
@@ -108,7 +108,7 @@ fn pem(der: &[u8]) -> String {
     format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
 }
 
-/// Both are lists of strings as JSON.
+/// Merges two lists of strings, both encoded as JSON.
 fn list(before: &str, own: &str) -> String {
     let parse = |text: &str| serde_json::from_str::<Vec<String>>(text).unwrap_or_default();
     let mut all = parse(before);

@@ -1,4 +1,5 @@
-//! The default flow schemas and priority levels: created, and kept as they should be unless somebody took them over.
+//! The default flow schemas and priority levels: created at the start, and restored unless a user has taken them
+//! over.
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use knarr_apimachinery::status::StatusError;
@@ -45,7 +46,7 @@ async fn one(server: &State, request: &Request, plural: &str, object: Value) -> 
         .map(|_| ())
 }
 
-/// The object with its default specification, where that is to be kept and has been changed.
+/// Returns the object with its default spec, if the spec was changed and is to be restored.
 fn wanted(current: &Value, default: &Value) -> Option<Value> {
     let name = metadata::text(default, "name");
     let kept = current["metadata"]["annotations"][AUTOUPDATE] == "true" || defaults::is_mandatory(name);
@@ -57,7 +58,7 @@ fn wanted(current: &Value, default: &Value) -> Option<Value> {
     Some(new)
 }
 
-/// Whether all that the default says stands there: defaulting may have added more.
+/// Returns whether `current` contains everything in `default`; defaulting may have added more fields.
 fn covers(current: &Value, default: &Value) -> bool {
     match (current, default) {
         (Value::Object(current), Value::Object(default)) => {

@@ -1,4 +1,4 @@
-//! The `kubernetes` Service in the default namespace, and its endpoints: the servers that live.
+//! The `kubernetes` Service in the default namespace, and its endpoints: the live servers.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -37,7 +37,7 @@ pub async fn reconcile(server: &State, request: &Request) -> Result<(), StatusEr
     Ok(())
 }
 
-/// Writes the addresses behind the Service; those of another family than this server's are left out.
+/// Writes the endpoints of the Service. Addresses of another family than this server's are left out.
 pub async fn set_endpoints(
     server: &State,
     request: &Request,
@@ -68,7 +68,7 @@ pub async fn set_endpoints(
     set(server, request, "discovery.k8s.io", "endpointslices", slice, &["endpoints", "ports"]).await
 }
 
-/// Creates the object, or sets these fields of it: the server's address may have changed.
+/// Creates the object, or updates these fields of it, because the server's address may have changed.
 async fn set(
     server: &State,
     request: &Request,

@@ -1,5 +1,5 @@
-//! The ConfigMap `kube-system/kube-apiserver-legacy-service-account-token-tracking`: since which day the use of tokens
-//! from Secrets is noted, which their cleaner has to know.
+//! The ConfigMap `kube-system/kube-apiserver-legacy-service-account-token-tracking`: the day since which the use of
+//! tokens from Secrets is recorded. The legacy token cleaner needs it.
 
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};

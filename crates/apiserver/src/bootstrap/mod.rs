@@ -1,4 +1,4 @@
-//! What every cluster starts with: namespaces, roles, priority classes, the `kubernetes` Service.
+//! The objects that every cluster starts with: namespaces, roles, priority classes, the `kubernetes` Service.
 
 pub mod endpoints;
 mod extension_authentication;
@@ -21,11 +21,11 @@ use knarr_registry::own::ensure;
 use knarr_registry::served::Served;
 use knarr_wire::request::Request;
 
-/// Writes at a time: they share the store's fsyncs.
+/// How many writes run concurrently: they share the store's fsyncs.
 const AT_ONCE: usize = 32;
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// Brings what is missing into being.
+/// Creates the missing objects.
 pub async fn run(server: &State) -> Result<(), StatusError> {
     let request = Request::own();
     let namespaces =
@@ -62,7 +62,7 @@ pub async fn run(server: &State) -> Result<(), StatusError> {
     kubernetes_service::reconcile(server, &request).await
 }
 
-/// Puts this server among those that the `kubernetes` Service stands for.
+/// Adds this server to the endpoints of the `kubernetes` Service.
 pub async fn join(server: &State) -> Result<Option<endpoints::MasterLease>, StatusError> {
     if server.config.shared_store {
         let mut own = endpoints::MasterLease::new(server);
@@ -78,7 +78,7 @@ fn served(server: &State, group: &str, plural: &str) -> Option<Arc<Served>> {
     server.registry.table.find(group, "v1", plural)
 }
 
-/// Creates those of the objects that are not there.
+/// Creates those of the objects that do not exist.
 async fn ensure_all(
     server: &State,
     request: &Request,

@@ -1,5 +1,5 @@
-//! Default roles and bindings: missing ones are created, missing rules and subjects added, nothing is taken away but what
-//! former versions granted and should not have.
+//! The default roles and bindings: missing ones are created, missing rules and subjects are added. Nothing is removed
+//! except rules that former versions granted by mistake.
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use k8s_openapi::api::rbac::v1::PolicyRule;
@@ -47,12 +47,12 @@ async fn reconcile_one(server: &State, request: &Request, default: Default) -> R
         .map(|_| ())
 }
 
-/// Rules of former versions by the ClusterRole that has them: verbs and resource, of the core group.
+/// Rules of former versions, by ClusterRole: verbs and a resource of the core group.
 const WITHDRAWN: [(&str, &[&str], &str); 1] =
-    // Was the right to run anything in any container.
+    // It allowed running any command in any container.
     [("knarr:local-path-provisioner", &["create", "delete"], "nodes/proxy")];
 
-/// Takes out rules that are exactly as a former version wrote them.
+/// Removes rules that are exactly as a former version wrote them.
 fn withdraw(role: &mut Value) {
     let name = metadata::text(role, "name").to_owned();
     let Some(rules) = role["rules"].as_array_mut() else { return };
@@ -61,7 +61,8 @@ fn withdraw(role: &mut Value) {
     }
 }
 
-/// The object with what it lacks of its default; `None` if it lacks nothing or is not to be kept up.
+/// Returns the object with the missing parts of its default; `None` if nothing is missing or its automatic update is
+/// disabled.
 fn merged(current: &Value, default: &Value) -> Option<Value> {
     if current["metadata"]["annotations"][AUTOUPDATE] != "true" {
         return None;

@@ -16,13 +16,13 @@ use knarr_wire::request::Request;
 const MANAGER: &str = "kubernetes-service-cidr-controller";
 const MESSAGE: &str = "Kubernetes default Service CIDR is ready";
 
-/// The server's own range, `10.43.0.0/16`.
+/// Returns the server's own range, such as `10.43.0.0/16`.
 fn cidr(registry: &Registry) -> String {
     let (network, length) = registry.settings.service_cidr;
     format!("{}/{length}", Range::new(network, length).address(0))
 }
 
-/// Creates the object, and sets it ready where nobody has said anything yet.
+/// Creates the object, and sets its Ready condition unless it has one.
 pub async fn reconcile(registry: &Registry) -> Result<(), StatusError> {
     let Some(served) = registry.table.find("networking.k8s.io", "v1", "servicecidrs") else { return Ok(()) };
     let object = json!({
@@ -48,7 +48,8 @@ pub async fn reconcile(registry: &Registry) -> Result<(), StatusError> {
     modify(registry, &request, &served, &params, target, Change::Update, &change).await.map(|_| ())
 }
 
-/// An object that is leaving, of another range, or judged by somebody else is left alone.
+/// Returns whether the condition has to be set. Objects that are being deleted, have another range, or have the
+/// condition already are left alone.
 fn needs_condition(cidr: &Value, own: &[Value]) -> bool {
     let conditions = cidr["status"]["conditions"].as_array();
     let known = conditions.into_iter().flatten().find(|c| c["type"] == "Ready");
@@ -57,7 +58,7 @@ fn needs_condition(cidr: &Value, own: &[Value]) -> bool {
         && known.is_none_or(|c| c["status"] == "Unknown")
 }
 
-/// What is to be reported of an object that stands there with another range.
+/// Returns the event reason and message for an existing object with another range.
 pub fn differs(found: &ServiceCIDR, registry: &Registry) -> Option<(&'static str, String)> {
     let cidrs = found.spec.as_ref().and_then(|s| s.cidrs.clone()).unwrap_or_default();
     let own = cidr(registry);

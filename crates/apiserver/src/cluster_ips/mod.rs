@@ -1,4 +1,4 @@
-//! Keeps Services and their IPAddress objects in line, and the ServiceCIDR of the server's own range in being.
+//! Reconciles Services with their IPAddress objects, and keeps the ServiceCIDR of the server's own range.
 
 mod default_cidr;
 mod repair;
@@ -22,7 +22,7 @@ use knarr_registry::allocators::addresses;
 use knarr_registry::allocators::ranges::{DEFAULT, Range};
 use repair::Mend;
 
-/// Addresses and Services change in one transaction, yet reach two informers one after the other.
+/// Addresses and Services change in one transaction, but their events arrive at two informers one after the other.
 const SETTLE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -1,4 +1,4 @@
-//! What is wrong between a Service and its IPAddress objects, and how it is mended.
+//! Decides which inconsistencies exist between a Service and its IPAddress objects, and how to repair them.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -11,19 +11,19 @@ use knarr_api::kind::Kind;
 use knarr_registry::allocators::addresses::{ALLOCATOR, FAMILY, MANAGED_BY};
 use knarr_registry::allocators::ranges::Range;
 
-/// How long an address may stand before its Service: a request under way ends within this time.
+/// How long an address may exist without its Service: a request in progress ends within this time.
 const GRACE_SECONDS: i64 = 60;
 
-/// What is to be done; texts are reasons and messages of events.
+/// The repair; the texts are reasons and messages of events.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Mend {
     Fine,
     Report(&'static str, String),
-    /// The address is written anew.
+    /// Writes the address again.
     Recreate(Option<(&'static str, String)>),
-    /// The address goes.
+    /// Deletes the address.
     Delete(&'static str, String),
-    /// It is too early to tell.
+    /// Checks again later, because a write may still be in progress.
     Later(Duration),
 }
 
@@ -32,7 +32,7 @@ pub fn ranges(cidr: &ServiceCIDR) -> Vec<Range> {
     cidrs.into_iter().flatten().filter_map(|c| Range::parse(c)).collect()
 }
 
-/// The addresses that a Service has.
+/// Returns the addresses of a Service.
 pub fn cluster_ips(service: &Service) -> Vec<String> {
     let Some(spec) = &service.spec else { return Vec::new() };
     let headless = spec.cluster_ip.as_deref().is_none_or(|ip| ip.is_empty() || ip == "None");
@@ -42,7 +42,7 @@ pub fn cluster_ips(service: &Service) -> Vec<String> {
     spec.cluster_ips.clone().unwrap_or_default()
 }
 
-/// One address of a Service. `address` is the object of that name, `referred` the Service that it names.
+/// Checks one address of a Service. `address` is the object of that name, `referred` the Service that it refers to.
 pub fn service(
     service: &Service,
     ip: &str,
@@ -98,7 +98,7 @@ pub fn service(
     }
 }
 
-/// An address, and the Service that it names.
+/// Checks an address and the Service that it refers to.
 pub fn address(address: &IPAddress, service: Option<&Service>, now: Timestamp) -> Mend {
     let managed = address.metadata.labels.as_ref().and_then(|l| l.get(MANAGED_BY));
     if managed.map(String::as_str) != Some(ALLOCATOR) || address.metadata.deletion_timestamp.is_some() {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::legacy::group_versions;
 use knarr_registry::table::Table;
 
-/// `APIGroupDiscoveryList` of the core group, or of all others.
+/// Returns the `APIGroupDiscoveryList` of the core group, or of all other groups.
 pub fn list(table: &Table, core: bool) -> Value {
     let items: Vec<Value> = group_versions(table)
         .iter()
@@ -33,7 +33,7 @@ fn version(table: &Table, group: &str, version: &str) -> Value {
 
 fn resource(resource: &ResourceRef) -> Value {
     let types = resource.types;
-    // Where group and version are those of the resource, they are not said again. Custom resources say them.
+    // Built-in resources omit a group and version equal to those of the resource. Custom resources always have them.
     let kind = |group: &str, version: &str, kind: &str| {
         let same = resource.custom().is_none() && (group, version) == (types.group, types.version);
         let (group, version) = if same { ("", "") } else { (group, version) };

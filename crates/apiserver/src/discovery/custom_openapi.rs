@@ -7,25 +7,26 @@ use serde_json::{Map, Value, json};
 const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
 const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
-/// Kinds whose fields for kind, version and metadata are described as those of custom resources and lists are.
+/// A built-in kind; the descriptions of its kind, apiVersion and metadata fields are used for custom resources and
+/// their lists.
 const OBJECT: &str = "io.k8s.api.core.v1.ConfigMap";
 const LIST: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.APIGroupList";
 
-/// Whether documents of custom resources say something of this built-in definition.
+/// Returns whether documents of custom resources use the description of this built-in definition.
 pub fn mentions(name: &str) -> bool {
     name.starts_with("io.k8s.apimachinery.pkg.apis.meta.v1.")
         || name.starts_with("io.k8s.api.autoscaling.v1.Scale")
         || name == OBJECT
 }
 
-/// `com.example.stable.v1.CronTab`.
+/// Returns the name of a definition, such as `com.example.stable.v1.CronTab`.
 fn definition_name(group: &str, version: &str, kind: &str) -> String {
     let mut parts: Vec<&str> = group.split('.').collect();
     parts.reverse();
     format!("{}.{version}.{kind}", parts.join("."))
 }
 
-/// The document of a group version all of whose resources are custom.
+/// Returns the document of a group version that contains only custom resources.
 pub fn document(group: &str, version: &str, customs: &[&CustomResource], describe: Describe<'_>) -> Value {
     let subresources: Vec<Vec<Subresource<'_>>> = customs.iter().map(|c| subresources(c)).collect();
     let resources: Vec<Resource<'_>> = customs
@@ -56,7 +57,8 @@ pub fn document(group: &str, version: &str, customs: &[&CustomResource], describ
     document
 }
 
-/// Custom resources have neither protobuf nor strategic merge patches: clients look here before they send some.
+/// Removes protobuf and strategic merge patches, which custom resources do not support: clients check this before
+/// they send one.
 fn leave_out_media_types(part: &mut Value) {
     match part {
         Value::Object(map) => {
@@ -82,7 +84,7 @@ fn subresources(custom: &CustomResource) -> Vec<Subresource<'_>> {
     custom.resource.subresources.iter().map(sub).collect()
 }
 
-/// Lets operations on the kind refer to its own definitions.
+/// Makes the operations on the kind refer to its own definitions.
 fn refer(paths: &mut Value, kind: &str, name: &str, list_name: &str) {
     for item in paths.as_object_mut().into_iter().flat_map(Map::values_mut) {
         for operation in item.as_object_mut().into_iter().flat_map(Map::values_mut) {
@@ -123,7 +125,7 @@ fn gvk(custom: &CustomResource, kind: &str) -> Value {
     json!([{"group": types.group, "kind": kind, "version": types.version}])
 }
 
-/// The fields that every object has, described as those of `model`.
+/// Adds the fields that every object has, with the descriptions of `model`.
 fn type_meta(properties: &mut Map<String, Value>, model: &str, meta: &str, describe: Describe<'_>) {
     let model = describe(model).unwrap_or_default();
     let described = |name: &str, mut property: Value| {
@@ -142,7 +144,7 @@ fn type_meta(properties: &mut Map<String, Value>, model: &str, meta: &str, descr
     }
 }
 
-/// The definition of the objects.
+/// Returns the definition of the objects.
 fn schema(custom: &CustomResource, describe: Describe<'_>) -> Value {
     let version = custom.definition.version(custom.resource.types.version);
     let own = version.and_then(|v| v.schema_json.clone()).filter(|_| !custom.preserve_unknown_fields);
@@ -161,7 +163,7 @@ fn schema(custom: &CustomResource, describe: Describe<'_>) -> Value {
     schema
 }
 
-/// Resources embedded in the schema have the metadata that all have, and have to say what they are.
+/// Adds metadata, and required apiVersion and kind, to resources embedded in the schema.
 fn embed(schema: &mut Value, describe: Describe<'_>) {
     let Some(map) = schema.as_object_mut() else { return };
     let below = map.get_mut("properties").and_then(Value::as_object_mut);

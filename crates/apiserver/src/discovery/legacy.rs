@@ -1,4 +1,4 @@
-//! Discovery as it always was: one document for the groups, one for each group version.
+//! Legacy discovery: one document for the groups, one for each group version.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use knarr_registry::table::Table;
 
-/// `/api`.
+/// Returns the document of `/api`.
 pub fn versions(advertise: SocketAddr) -> Value {
     let address = advertise.to_string();
     json!({
@@ -19,7 +19,7 @@ pub fn versions(advertise: SocketAddr) -> Value {
     })
 }
 
-/// Groups and their versions, in the order of the table.
+/// Returns the groups and their versions, in the order of the table.
 pub fn group_versions(table: &Table) -> Vec<(&'static str, Vec<&'static str>)> {
     let mut groups: Vec<(&'static str, Vec<&'static str>)> = Vec::new();
     for served in table.iter() {
@@ -42,7 +42,7 @@ fn group_value(group: &str, versions: &[&str]) -> Value {
     json!({"name": group, "versions": all, "preferredVersion": all.first()})
 }
 
-/// `/apis`.
+/// Returns the document of `/apis`.
 pub fn groups(table: &Table) -> Value {
     let groups: Vec<Value> = group_versions(table)
         .iter()
@@ -52,7 +52,7 @@ pub fn groups(table: &Table) -> Value {
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
-/// `/api/v1`, `/apis/GROUP/VERSION`.
+/// Returns the document of `/api/v1` or `/apis/GROUP/VERSION`.
 pub fn resources(table: &Table, group: &str, version: &str) -> Value {
     let mut resources = Vec::new();
     let mut served: Vec<&ResourceRef> = table
@@ -99,7 +99,7 @@ pub fn resources(table: &Table, group: &str, version: &str) -> Value {
     json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources})
 }
 
-/// By which clients tell that the stored version has changed: of its group, version and kind.
+/// Returns a hash of the stored group, version and kind, by which clients detect a change of the stored version.
 fn storage_version_hash(resource: &ResourceRef, table: &Table) -> Option<String> {
     if !resource.is_stored() {
         return None;

@@ -25,21 +25,21 @@ use knarr_wire::negotiate::Format;
 use knarr_wire::output::{Answer, raw, to_json};
 use knarr_wire::request::Request;
 
-/// What discovery answers, made once for each state of the table of resources.
+/// The discovery documents, created once for each state of the resource table.
 pub struct Discovery {
     aggregator: Arc<Aggregator>,
     metrics: Arc<Metrics>,
     aggregated: Mutex<Option<Arc<Aggregated>>>,
-    /// `/version`.
+    /// The document of `/version`.
     pub version: Value,
     openapi: openapi::Documents,
     openapi_v2: openapi_v2::DocumentV2,
 }
 
-/// The two documents of aggregated discovery, and the table that they show.
+/// The two documents of aggregated discovery, and the table from which they were created.
 struct Aggregated {
     table: Arc<Table>,
-    /// Of what other servers contribute.
+    /// The generation of the aggregated servers' documents.
     generation: u64,
     core: Document,
     groups: Document,
@@ -58,7 +58,7 @@ impl Document {
         Self { body, etag }
     }
 
-    /// Aggregated discovery in this format, which anybody may keep: its ETag tells when it is old.
+    /// Answers aggregated discovery in this format. Clients may cache it and revalidate it by its ETag.
     fn aggregated(&self, request: &Request, format: Format) -> Result<Answer, StatusError> {
         let value = || serde_json::from_slice::<Value>(&self.body).map_err(StatusError::internal);
         let (content_type, body) = match format {
@@ -82,7 +82,7 @@ impl Document {
         Ok(Answer::Raw(response))
     }
 
-    /// The document, or 304 if the client has it.
+    /// Answers the document, or 304 if the client has it.
     fn answer(&self, request: &Request, content_type: &'static str) -> Response<Body> {
         let known = request.headers.get(IF_NONE_MATCH).and_then(|v| v.to_str().ok());
         let mut response = if known == Some(self.etag.as_str()) {
@@ -135,7 +135,7 @@ impl Discovery {
         fresh
     }
 
-    /// Aggregated discovery of the core group, or of all others.
+    /// Answers aggregated discovery of the core group, or of all other groups.
     pub fn aggregated(
         &self,
         table: &Arc<Table>,
@@ -148,22 +148,22 @@ impl Discovery {
         document.aggregated(request, format)
     }
 
-    /// `/apis`.
+    /// Returns the document of `/apis`.
     pub fn groups(&self, table: &Table) -> Value {
         aggregator::merge_groups(&self.aggregator, legacy::groups(table))
     }
 
-    /// `/openapi/v3/…`: one group version.
+    /// Answers `/openapi/v3/…`: the document of one group version.
     pub fn openapi(&self, table: &Table, request: &Request, path: &str) -> Answer {
         openapi::document(&self.openapi, table, request, path)
     }
 
-    /// `/openapi/v2`.
+    /// Answers `/openapi/v2`.
     pub fn openapi_v2(&self, table: &Arc<Table>, request: &Request) -> Answer {
         openapi_v2::answer(self, table, request)
     }
 
-    /// `/openapi/v3`.
+    /// Returns the document of `/openapi/v3`.
     pub fn openapi_index(&self, table: &Arc<Table>) -> Value {
         aggregator::merge_openapi_index(&self.aggregator, self.openapi.index(table))
     }

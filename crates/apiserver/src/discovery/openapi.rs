@@ -1,4 +1,4 @@
-//! OpenAPI v3: one document per group version, made when first asked for.
+//! OpenAPI v3: one document per group version, created on first use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -15,16 +15,16 @@ use knarr_wire::request::Request;
 
 type ByPath = BTreeMap<String, Arc<Document>>;
 
-/// A document with the custom resources that it was made from.
+/// A document with the custom resources from which it was created.
 type Made = (Vec<Arc<CustomResource>>, Arc<Document>);
 
-/// The documents by path, `apis/apps/v1`.
+/// The documents by path, such as `apis/apps/v1`.
 #[derive(Default)]
 pub struct Documents {
     built_in: OnceLock<ByPath>,
-    /// What is said of built-in types in documents of custom resources.
+    /// The descriptions of built-in types, for the documents of custom resources.
     descriptions: OnceLock<BTreeMap<String, Value>>,
-    /// Of custom resources.
+    /// The documents of custom resources.
     custom: Mutex<BTreeMap<String, Made>>,
 }
 
@@ -35,7 +35,7 @@ impl Documents {
         all
     }
 
-    /// Those of custom resources, made anew where they have changed.
+    /// Returns the documents of custom resources; creates those again whose resources have changed.
     fn customs(&self, table: &Table) -> ByPath {
         let mut groups: BTreeMap<(&str, &str), Vec<Arc<CustomResource>>> = BTreeMap::new();
         for custom in table.iter().filter_map(|s| s.resource.custom()) {
@@ -71,7 +71,7 @@ impl Documents {
         })
     }
 
-    /// `/openapi/v3`.
+    /// Returns the document of `/openapi/v3`.
     pub fn index(&self, table: &Table) -> Value {
         let all = self.all(table);
         openapi::index(all.iter().map(|(path, d)| (path.as_str(), d.etag.trim_matches('"'))))
@@ -131,14 +131,14 @@ fn document_of(table: &Table, group: &str, version: &str, descriptions: &BTreeMa
     openapi::built_in_document(group, version, &resources, &|name| descriptions.get(name).cloned())
 }
 
-/// `/openapi/v3/apis/apps/v1`.
+/// Answers a document such as `/openapi/v3/apis/apps/v1`.
 pub fn document(documents: &Documents, table: &Table, request: &Request, path: &str) -> Answer {
     let all = documents.all(table);
     let Some(document) = all.get(path) else {
         return Answer::text(404, "404 page not found\n");
     };
     let mut response = document.answer(request, "application/json");
-    // A document asked for by its hash never changes.
+    // A document that is requested by its hash never changes.
     if request.query.get("hash").is_some_and(|h| h == document.etag.trim_matches('"')) {
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
     }

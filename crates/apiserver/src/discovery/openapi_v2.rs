@@ -1,4 +1,4 @@
-//! `/openapi/v2`: one document for all groups, as JSON or protobuf, made when first asked for.
+//! `/openapi/v2`: one document for all groups, as JSON or protobuf, created on first use.
 
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,13 +20,13 @@ use knarr_wire::body::Body;
 use knarr_wire::output::{Answer, raw, to_json};
 use knarr_wire::request::Request;
 
-/// Older and newer name of the same form.
+/// The older and the newer media type of the same format.
 const PROTOBUF: [&str; 2] = [
     "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
     "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
 ];
 
-/// The document in both forms, compressed: it is large, and rarely asked for.
+/// The document in both formats, compressed because it is large and rarely requested.
 #[derive(Default)]
 pub struct DocumentV2(Mutex<Option<Arc<Made>>>);
 
@@ -45,14 +45,14 @@ struct Packed {
 impl Packed {
     fn new(plain: &[u8]) -> Self {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-        // Writing to memory has no way to fail.
+        // Writing to memory cannot fail.
         let gzip = encoder.write_all(plain).and_then(|()| encoder.finish()).unwrap_or_default();
         Self { gzip: gzip.into(), etag: format!("\"{}\"", hash(plain)) }
     }
 
     fn plain(&self) -> Vec<u8> {
         let mut plain = Vec::new();
-        // It is what was packed above.
+        // The data was compressed above, so this cannot fail.
         let _ = GzDecoder::new(self.gzip.as_ref()).read_to_end(&mut plain);
         plain
     }
@@ -87,7 +87,7 @@ fn listed(headers: &HeaderMap, name: &HeaderName) -> String {
     values.collect::<Vec<_>>().join(",").to_lowercase()
 }
 
-/// The first form that the client accepts; JSON where it names none.
+/// Returns the first format that the client accepts; JSON if it names none.
 fn form(accept: &str) -> Option<&'static str> {
     let ranges = accept.split(',').map(|r| r.split(';').next().unwrap_or("").trim());
     let mut any = false;

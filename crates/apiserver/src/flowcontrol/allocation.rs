@@ -1,20 +1,20 @@
-//! Dividing the server's seats among priority levels: in proportion to what they want, within their bounds.
+//! Divides the server's seats among the priority levels: in proportion to their demand, within their bounds.
 
-/// One priority level's wish.
+/// The demand and bounds of one priority level.
 #[derive(Debug, Clone, Copy)]
 pub struct Wish {
     pub lower: f64,
     pub upper: f64,
-    /// At least `lower`.
+    /// The demand; at least `lower`.
     pub target: f64,
 }
 
 const LEAST_TARGET: f64 = 0.001;
-/// Halvings of the interval in which the fair proportion lies: beyond the precision of the numbers.
+/// The number of bisection steps; more than the precision of f64 needs.
 const ROUNDS: usize = 200;
 
-/// Shares that sum up to `sum`, each its target times one common proportion, cut to its bounds; and that proportion.
-/// `None` if the bounds do not allow the sum.
+/// Returns shares with the given sum, and the common proportion. Each share is its target times the proportion,
+/// clamped to its bounds. `None` if the bounds do not allow the sum.
 pub fn allocate(sum: f64, wishes: &[Wish]) -> Option<(Vec<f64>, f64)> {
     const EPSILON: f64 = 1e-7;
     let sound = |w: &Wish| w.lower >= 0.0 && w.target >= w.lower && w.upper >= w.lower;
@@ -26,7 +26,7 @@ pub fn allocate(sum: f64, wishes: &[Wish]) -> Option<(Vec<f64>, f64)> {
         (w.target.max(LEAST_TARGET) * proportion).clamp(w.lower, w.upper.max(w.lower))
     };
     let total = |proportion: f64| wishes.iter().map(|w| share(w, proportion)).sum::<f64>();
-    // The total grows with the proportion: the one that gives the sum is found by halving.
+    // The total grows with the proportion, so the proportion that yields the sum is found by bisection.
     let most = wishes.iter().map(|w| w.upper / w.target.max(LEAST_TARGET)).fold(0.0, f64::max);
     let (mut below, mut above) = (0.0, most);
     for _ in 0..ROUNDS {

@@ -1,11 +1,11 @@
-//! `/debug/api_priority_and_fairness/*`: levels, queues and requests as they are now, in columns.
+//! `/debug/api_priority_and_fairness/*`: the current levels, queues and requests as text tables.
 
 use std::fmt::Write;
 
 use super::Fairness;
 
 impl Fairness {
-    /// One of the dumps; `None` for a name that there is none of.
+    /// Returns one of the dumps; `None` for an unknown name.
     pub fn dump(&self, what: &str, details: bool) -> Option<String> {
         let rows = match what {
             "dump_priority_levels" => self.level_rows(),
@@ -152,7 +152,7 @@ impl Fairness {
     }
 }
 
-/// Columns with commas behind, each as wide as its widest cell.
+/// Aligns the cells in columns, each as wide as its widest cell and followed by a comma.
 fn align(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width =

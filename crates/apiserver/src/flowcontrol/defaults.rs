@@ -1,11 +1,11 @@
-//! The flow schemas and priority levels that every cluster starts with.
+//! The default flow schemas and priority levels of every cluster.
 
 use serde_json::{Value, json};
 
 const API_VERSION: &str = "flowcontrol.apiserver.k8s.io/v1";
 pub const AUTOUPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 
-/// Name, shares, lendable percent, and queues, hand size of those that queue.
+/// Name, shares, lendable percent; for levels with queues also the number of queues and the hand size.
 type Level = (&'static str, i32, i32, Option<(i32, i32)>);
 
 const LEVELS: [Level; 7] = [
@@ -19,7 +19,7 @@ const LEVELS: [Level; 7] = [
 ];
 const QUEUE_LENGTH: i32 = 50;
 
-/// What must be there, whoever changed it.
+/// Returns whether the object is mandatory: it is restored whatever a user changes.
 pub fn is_mandatory(name: &str) -> bool {
     matches!(name, "exempt" | "catch-all")
 }
@@ -72,7 +72,7 @@ fn resources(verbs: &[&str], group: &str, resources: &[&str], cluster: bool) -> 
     rule
 }
 
-/// All requests of the subjects.
+/// Returns the rule that matches all requests of the subjects.
 fn everything(subjects: Vec<Value>) -> Value {
     json!({
         "subjects": subjects,

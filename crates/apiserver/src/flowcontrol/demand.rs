@@ -1,11 +1,12 @@
-//! How many seats a priority level was asked for over a time: average, spread, most, and these smoothed.
+//! The demand for seats of a priority level over a period: average, standard deviation, high watermark, and smoothed
+//! values.
 
 use std::time::Duration;
 
-/// How much of the smoothed demand is kept from one period to the next.
+/// The weight of the previous smoothed demand from one period to the next.
 const SMOOTHING: f64 = 0.977;
 
-/// Integrates a number that changes in steps.
+/// Integrates a step function over time.
 #[derive(Debug, Default)]
 pub struct Integrator {
     since: Duration,
@@ -16,7 +17,7 @@ pub struct Integrator {
     most: f64,
 }
 
-/// What is known of past demand.
+/// The demand of past periods.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Demand {
     pub average: f64,
@@ -40,7 +41,7 @@ impl Integrator {
         self.most = self.most.max(value);
     }
 
-    /// Takes the last period into account, and begins a new one.
+    /// Adds the last period to the statistics, and begins a new one.
     pub fn finish(&mut self, now: Duration, demand: &mut Demand) {
         self.advance(now);
         demand.high_watermark = self.most.round();

@@ -1,4 +1,4 @@
-//! How many seats a request will take: lists by what they have to load, writes by how many watch.
+//! Estimates how many seats a request takes: lists by the objects they load, writes by the number of watchers.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use knarr_wire::request_info::RequestInfo;
 const LIST_SEATS: u64 = 100;
 const WRITE_SEATS: u64 = 10;
 const BYTES_PER_SEAT: u64 = 100_000;
-/// A list out of the cache is streamed: it never holds more than this at once.
+/// The number of bytes that a list holds in memory at most if it is streamed from the cache.
 const STREAMED: u64 = 1_000_000;
 const WATCHES_PER_SEAT: u64 = 10;
-/// What an event costs for each seat's worth of watchers.
+/// The time that an event takes per seat's worth of watchers.
 const PER_EVENT: Duration = Duration::from_millis(5);
 
-/// What is known of the resource.
+/// The facts about the resource.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Known {
     pub objects: u64,
@@ -23,12 +23,12 @@ pub struct Known {
     pub watchers: u64,
 }
 
-/// `most` is what one request may take of its priority level; 0: no such limit.
+/// Estimates the cost of a request. `most` is the maximum for one request of its priority level; 0 means no limit.
 pub fn estimate(info: &RequestInfo, query: &Query, known: Option<Known>, most: u64) -> Work {
     match info.verb.as_str() {
         "get" => Work::seats(1),
         "list" => list(info, query, known, most),
-        // Only a watch that begins with the present state does a list's work.
+        // Only a watch that starts with the current state does the work of a list.
         "watch"
             if query.flag("sendInitialEvents")
                 || matches!(query.get("resourceVersion"), None | Some("" | "0")) =>
@@ -56,7 +56,7 @@ fn list(info: &RequestInfo, query: &Query, known: Option<Known>, most: u64) -> W
     let objects = if !info.name.is_empty() {
         1
     } else if !from_cache && selects {
-        // It reads until the page is full, which may never be.
+        // The list reads until the page is full, in the worst case all objects.
         known.objects
     } else {
         limited
@@ -76,7 +76,7 @@ fn write(info: &RequestInfo, known: Option<Known>, most: u64) -> Work {
     }
     let wanted = watchers.div_ceil(WATCHES_PER_SEAT);
     let seats = wanted.min(cap(most, WRITE_SEATS)).max(1);
-    // Fewer seats are held for as much longer.
+    // A request that gets fewer seats holds them longer in proportion.
     let additional_latency = PER_EVENT.mul_f64(wanted as f64 / seats as f64);
     Work { initial_seats: 1, final_seats: seats, additional_latency }
 }

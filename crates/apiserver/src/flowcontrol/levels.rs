@@ -1,4 +1,5 @@
-//! The configuration at work: priority levels with their limits and queues, schemas in their order, borrowing.
+//! The active configuration: priority levels with their limits and queues, the ordered flow schemas, and borrowing of
+//! seats.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,10 +16,10 @@ use super::{defaults, matching, shuffle};
 use knarr_auth::authn::UserInfo;
 use knarr_wire::request_info::RequestInfo;
 
-/// One request may take this part of a priority level's seats.
+/// One request may take this fraction of a priority level's seats.
 const MAX_SEATS_PART: f64 = 0.15;
 
-/// A flow schema at work.
+/// An active flow schema.
 pub struct Schema {
     pub name: String,
     pub uid: String,
@@ -27,7 +28,7 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// What tells the schema's flows apart.
+    /// Returns the flow distinguisher of a request.
     pub fn flow(&self, user: &UserInfo, info: &RequestInfo) -> String {
         match self.spec.distinguisher_method.as_ref().map(|m| m.type_.as_str()) {
             Some("ByUser") => user.name.clone(),
@@ -37,7 +38,7 @@ impl Schema {
     }
 }
 
-/// Limits in seats.
+/// The limits of a level, in seats.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     pub nominal: u64,
@@ -45,7 +46,7 @@ pub struct Limits {
     pub upper: u64,
 }
 
-/// A priority level at work.
+/// An active priority level.
 pub struct Level {
     pub uid: String,
     spec: PriorityLevelConfigurationSpec,
@@ -53,9 +54,9 @@ pub struct Level {
     pub queues: QueueSet,
     pub limits: Limits,
     pub current: u64,
-    /// What one request may take; 0: no limit of this level's own.
+    /// The maximum number of seats of one request; 0 means that the level has no limit of its own.
     pub max_seats: u64,
-    /// No object asks for it any more; it goes when it is idle.
+    /// Whether no object exists for the level any more; it is removed once it is idle.
     pub quiescing: bool,
     demand_now: Integrator,
     pub demand: Demand,
@@ -63,7 +64,7 @@ pub struct Level {
 }
 
 impl Level {
-    /// To be called after every change of its queues.
+    /// Records the demand; must be called after every change of its queues.
     pub fn note_demand(&mut self, now: Duration) {
         self.demand_now.set(now, self.queues.demand() as f64);
     }
@@ -116,7 +117,7 @@ fn queuing_of(
     shuffle::is_possible(queues, hand).then_some(Queuing::Queues { queues, hand, length })
 }
 
-/// `None` for a specification that cannot work.
+/// Returns the queuing configuration; `None` if the spec is invalid.
 fn queuing(name: &str, spec: &PriorityLevelConfigurationSpec) -> Option<Queuing> {
     match (spec.type_.as_str(), &spec.limited) {
         ("Exempt", None) if name == "exempt" => Some(Queuing::Exempt),
@@ -125,7 +126,7 @@ fn queuing(name: &str, spec: &PriorityLevelConfigurationSpec) -> Option<Queuing>
     }
 }
 
-/// Whether a schema's level is there, as its `Dangling` condition should say.
+/// The value of a flow schema's `Dangling` condition: whether its priority level is missing.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Dangling {
     pub schema: String,
@@ -133,7 +134,7 @@ pub struct Dangling {
     pub dangling: bool,
 }
 
-/// All of it.
+/// All levels and schemas.
 pub struct Levels {
     pub total: u64,
     pub nominal_sum: u64,
@@ -150,7 +151,7 @@ impl Levels {
         all
     }
 
-    /// Takes on new configuration objects; the mandatory ones are there whether or not they are given.
+    /// Applies new configuration objects. The mandatory ones exist even if they are not among the objects.
     pub fn digest(
         &mut self,
         levels: &[Arc<PriorityLevelConfiguration>],
@@ -262,7 +263,7 @@ impl Levels {
         self.borrow(now);
     }
 
-    /// Divides the seats anew by what was asked for in the last period.
+    /// Divides the seats again, according to the demand in the last period.
     pub fn borrow(&mut self, now: Duration) {
         let mut left = self.nominal_sum as f64;
         let (mut names, mut wishes) = (Vec::new(), Vec::new());
@@ -313,7 +314,7 @@ impl Levels {
         }
     }
 
-    /// The first schema that the request matches.
+    /// Returns the first schema that matches the request.
     pub fn classify(&self, user: &UserInfo, info: &RequestInfo) -> Option<Arc<Schema>> {
         let found = self.schemas.iter().find(|s| matching::matches(&s.spec, user, info));
         found.or_else(|| self.schemas.iter().find(|s| s.name == "catch-all")).cloned()

@@ -1,4 +1,4 @@
-//! Which flow schema a request belongs to.
+//! Matches requests with flow schemas.
 
 use k8s_openapi::api::flowcontrol::v1::{
     FlowSchemaSpec, NonResourcePolicyRule, PolicyRulesWithSubjects, ResourcePolicyRule, Subject,
@@ -36,7 +36,7 @@ fn subject_matches(subject: &Subject, user: &UserInfo) -> bool {
     }
 }
 
-/// `all` counts only when it stands alone.
+/// Returns whether the list has the value. The wildcard `all` counts only if it is the only entry.
 fn has(list: &[String], value: &str, all: &str) -> bool {
     matches!(list, [one] if one == all) || list.iter().any(|v| v == value)
 }

@@ -1,6 +1,7 @@
-//! Priority and fairness: requests are sorted into flows, flows into priority levels with seats of their own.
+//! Priority and fairness: requests are classified into flows, and flows into priority levels with seats of their own.
 //!
-//! Deciding is pure ([`queue_set`], [`levels`]); [`Fairness`] holds the lock, lets requests wait and tells metrics.
+//! Decisions are pure ([`queue_set`], [`levels`]); [`Fairness`] holds the lock, makes requests wait and records
+//! metrics.
 
 mod allocation;
 mod debug;
@@ -35,10 +36,10 @@ pub use status::maintain_status;
 
 const LEVELS: &str = "flowcontrol.apiserver.k8s.io/prioritylevelconfigurations";
 const SCHEMAS: &str = "flowcontrol.apiserver.k8s.io/flowschemas";
-/// How often seats are divided anew while there are requests.
+/// How often the seats are divided again while requests exist.
 const BORROW_EVERY: Duration = Duration::from_secs(10);
 
-/// Which flow a request was sorted into, as its answer's headers say.
+/// The classification of a request; response headers carry it.
 #[derive(Debug, Clone, Default)]
 pub struct Classified {
     pub schema: String,
@@ -47,7 +48,7 @@ pub struct Classified {
     pub level_uid: String,
 }
 
-/// A request under way, for those who look.
+/// A request in progress, for the debug endpoints.
 struct Detail {
     schema: String,
     flow: String,
@@ -59,7 +60,7 @@ struct Detail {
 
 #[derive(Default)]
 struct Retry {
-    /// Seconds that refused clients are told to wait.
+    /// The Retry-After of rejected requests, in seconds.
     after: u64,
     since: Duration,
     refused: u64,
@@ -71,7 +72,7 @@ struct State {
     waiters: HashMap<Id, oneshot::Sender<()>>,
     details: BTreeMap<Id, Detail>,
     retries: BTreeMap<String, Retry>,
-    /// Conditions that are yet to be written.
+    /// The conditions that have to be written.
     dangling: Vec<Dangling>,
 }
 
@@ -81,13 +82,13 @@ pub struct Fairness {
     caches: Arc<Caches>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
-    /// The longest that a request waits for its turn.
+    /// How long a request waits in a queue at most.
     patience: Duration,
     active: Notify,
     changed: Notify,
 }
 
-/// The request was turned away.
+/// The rejection of a request.
 pub struct Refused {
     pub classified: Classified,
     pub retry_after_seconds: u64,
@@ -121,7 +122,7 @@ impl Fairness {
         }
     }
 
-    /// The state under the configuration as the caches have it now.
+    /// Locks the state and updates it to the configuration that the caches hold now.
     fn lock(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let caches = [LEVELS, SCHEMAS].map(|name| self.caches.get(name).map(|c| Arc::clone(&c)));
@@ -158,7 +159,7 @@ impl Fairness {
         }
     }
 
-    /// Waits for the request's turn. The seat is given back when it is dropped.
+    /// Waits until the request may execute. Its seats are released when the returned seat is dropped.
     pub async fn admit(
         self: &Arc<Self>,
         user: &UserInfo,
@@ -172,12 +173,12 @@ impl Fairness {
         let mut in_time = true;
         tokio::select! {
             biased;
-            // The sender is dropped only with the whole state.
+            // The sender is only dropped with the whole state.
             _ = turn => {}
             () = self.clock.sleep(self.patience) => in_time = false,
         }
         let waited = self.clock.monotonic().saturating_sub(began);
-        // The turn may have come at the last moment.
+        // The request may have been dispatched at the last moment.
         let executes = in_time || !self.give_up(&seat);
         seat.waited(waited, executes);
         if executes {
@@ -189,7 +190,7 @@ impl Fairness {
         Err(Refused { classified, retry_after_seconds: retry })
     }
 
-    #[allow(clippy::type_complexity, reason = "a seat, and what tells that its turn has come")]
+    #[allow(clippy::type_complexity, reason = "a seat, and the channel that notifies of its dispatch")]
     fn start(
         self: &Arc<Self>,
         user: &UserInfo,
@@ -252,7 +253,7 @@ impl Fairness {
         state.details.insert(id, detail);
         self.dispatch(state, &classified.level, now);
         self.active.notify_one();
-        // Whoever was dispatched at once need not wait for the message.
+        // A request that was dispatched at once need not wait for the notification.
         let waiting = turn.is_some() && state.waiters.contains_key(&id);
         drop(guard);
         let mut seat = Seat::new(Arc::clone(self), id, classified, work, now);
@@ -266,7 +267,7 @@ impl Fairness {
         Ok((seat, None))
     }
 
-    /// Lets those begin whose turn it is.
+    /// Dispatches the requests that may execute now.
     fn dispatch(&self, state: &mut State, level: &str, now: Duration) {
         let Some(one) = state.levels.levels.get_mut(level) else { return };
         one.queues.no_accommodation = None;
@@ -283,7 +284,7 @@ impl Fairness {
                 self.began(&classified, detail.work);
             }
             if let Some(waiter) = state.waiters.remove(&id) {
-                // A request that has gone gives its seat back when its own is dropped.
+                // If the waiting request has been dropped, its seat is released with it.
                 let _ = waiter.send(());
             }
         }
@@ -300,7 +301,7 @@ impl Fairness {
         self.metrics.add(Metric::FairnessExecutingSeats, &labels, work.max_seats() as f64);
     }
 
-    /// Takes a request out of its queue; false if its turn has come already.
+    /// Removes a request from its queue; returns false if it has been dispatched already.
     fn give_up(&self, seat: &Seat) -> bool {
         let now = self.clock.monotonic();
         let mut state = self.lock();
@@ -317,7 +318,7 @@ impl Fairness {
         cancelled
     }
 
-    /// Gives a seat back, at once or after it has lingered.
+    /// Releases a seat, at once or after the additional latency of the request.
     fn finish(self: &Arc<Self>, seat: &Seat) {
         if seat.waits() && self.give_up(seat) {
             return;
@@ -357,7 +358,7 @@ impl Fairness {
         self.dispatch(&mut state, level, now);
     }
 
-    /// Counts a refusal; answers how long to wait: the longer the more are refused.
+    /// Counts a rejection. Returns the Retry-After in seconds, which grows with the number of rejections.
     fn refuse(&self, classified: &Classified, reason: &str) -> u64 {
         const LONGEST: u64 = 32;
         self.metrics.increment(Metric::FairnessRejected, &[&classified.schema, &classified.level, reason]);
@@ -382,7 +383,7 @@ fn typed<K: knarr_api::kind::Kind>(cache: Option<&Cache>) -> Vec<Arc<K>> {
     cache.into_iter().flat_map(|c| c.list(None)).filter_map(|o| o.typed::<K>().ok()).collect()
 }
 
-/// Divides the seats anew now and then while there is something to divide them for.
+/// Divides the seats periodically while requests exist.
 pub async fn rebalance(fairness: Arc<Fairness>, stop: CancellationToken) {
     loop {
         tokio::select! {

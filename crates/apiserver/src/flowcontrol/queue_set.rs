@@ -1,19 +1,20 @@
-//! Fair queuing for one priority level: which request executes next. No clock, no locks: times are given.
+//! Fair queuing for one priority level: decides which request executes next. It has neither clock nor locks; callers
+//! pass the time.
 //!
-//! Each queue has a virtual time at which its next request would begin if all busy queues had shared the seats
-//! evenly; the request that would end first goes first. Source: KEP-1040.
+//! Each queue has a virtual time at which its next request would start if all busy queues had shared the seats
+//! evenly. The request that would finish first is dispatched first. Source: KEP-1040.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::shuffle;
 
-/// How long a request is thought to take before that is known.
+/// The initial estimate of a request's execution time.
 const GUESS: Duration = Duration::from_millis(3);
 
 pub type Id = u64;
 
-/// What a request costs: seats while it executes, and seats for a while after it.
+/// The cost of a request: seats while it executes, and seats for some time after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
     pub initial_seats: u64,
@@ -30,7 +31,7 @@ impl Work {
         self.initial_seats.max(self.final_seats)
     }
 
-    /// In seat-seconds.
+    /// The total cost, in seat-seconds.
     fn total(&self) -> f64 {
         self.initial_seats as f64 * GUESS.as_secs_f64()
             + self.final_seats as f64 * self.additional_latency.as_secs_f64()
@@ -39,9 +40,9 @@ impl Work {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Queuing {
-    /// Everything executes at once.
+    /// All requests execute at once.
     Exempt,
-    /// What does not fit is turned away.
+    /// Requests that exceed the limit are rejected.
     Reject,
     Queues {
         queues: usize,
@@ -53,7 +54,7 @@ pub enum Queuing {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Started {
     Executing,
-    /// At which place of which queue; it may be dispatched at once.
+    /// The request is in this queue at this position; it may be dispatched at once.
     Queued {
         length: usize,
     },
@@ -64,7 +65,7 @@ pub enum Started {
 struct Waiting {
     id: Id,
     work: Work,
-    /// Virtual time of its arrival.
+    /// The virtual time of its arrival.
     arrival: f64,
 }
 
@@ -73,7 +74,7 @@ struct Queue {
     waiting: VecDeque<Waiting>,
     executing: usize,
     seats: u64,
-    /// Virtual time at which its next request begins.
+    /// The virtual time at which its next request starts.
     next: f64,
 }
 
@@ -84,7 +85,7 @@ struct Executing {
     started: Duration,
 }
 
-/// A queue's state for those who look.
+/// The state of a queue, for the debug endpoints.
 pub struct QueueShown {
     pub waiting: Vec<Id>,
     pub executing: usize,
@@ -100,13 +101,13 @@ pub struct QueueSet {
     queuing: Queuing,
     limit: u64,
     queues: Vec<Queue>,
-    /// Virtual time: seat-seconds that each busy queue has had.
+    /// The virtual time: the seat-seconds that each busy queue has received.
     virtual_now: f64,
     seen: Duration,
     robin: usize,
     enqueues: usize,
     executing: BTreeMap<Id, Executing>,
-    /// Finished, but still holding its seats.
+    /// Requests that have finished but still hold their seats.
     lingering: BTreeMap<Id, Executing>,
     waiting: usize,
     seats_waiting: u64,
@@ -114,7 +115,7 @@ pub struct QueueSet {
     pub dispatched: u64,
     pub rejected: u64,
     pub cancelled: u64,
-    /// The last request that could not begin for lack of seats.
+    /// The last request that could not be dispatched for lack of seats.
     pub no_accommodation: Option<Id>,
 }
 
@@ -142,7 +143,7 @@ impl QueueSet {
         set
     }
 
-    /// Queues that are no longer dealt drain.
+    /// Applies a new configuration. Queues beyond the new number drain.
     pub fn configure(&mut self, queuing: Queuing, limit: u64, now: Duration) {
         self.sync(now);
         if let Queuing::Queues { queues, .. } = queuing {
@@ -165,7 +166,7 @@ impl QueueSet {
         self.executing.len()
     }
 
-    /// Seats in use and asked for.
+    /// Returns the number of seats in use and requested.
     pub fn demand(&self) -> u64 {
         self.seats_in_use + self.seats_waiting
     }
@@ -183,7 +184,7 @@ impl QueueSet {
         }
     }
 
-    /// A request arrives. Whoever calls then asks [`QueueSet::dispatch`] who may begin.
+    /// Adds a request. The caller then calls [`QueueSet::dispatch`] to find out which requests start.
     pub fn start(&mut self, now: Duration, id: Id, work: Work, hash: u64) -> Started {
         self.sync(now);
         let Queuing::Queues { queues, hand, length } = self.queuing else {
@@ -214,7 +215,7 @@ impl QueueSet {
         Started::Queued { length }
     }
 
-    /// The queue of the flow's hand with the least work waiting.
+    /// Returns the queue of the flow's hand with the least waiting work.
     fn choose(&mut self, hash: u64, queues: usize, hand: usize) -> usize {
         let dealt = shuffle::deal(hash, queues, hand);
         let offset = self.enqueues.checked_rem(dealt.len()).unwrap_or(0);
@@ -233,7 +234,7 @@ impl QueueSet {
     fn fits(&self, seats: u64) -> bool {
         match self.queuing {
             Queuing::Exempt => true,
-            // What is larger than the limit goes alone.
+            // A request larger than the limit executes alone.
             _ if seats > self.limit => self.executing.is_empty(),
             _ => self.seats_in_use + seats <= self.limit,
         }
@@ -249,7 +250,7 @@ impl QueueSet {
         self.executing.insert(id, Executing { queue, work, started: now });
     }
 
-    /// Those that begin now.
+    /// Returns the requests that start now.
     pub fn dispatch(&mut self, now: Duration) -> Vec<Id> {
         self.sync(now);
         let mut begun = Vec::new();
@@ -284,7 +285,7 @@ impl QueueSet {
         self.waiting -= 1;
         self.seats_waiting -= chosen.work.max_seats();
         if chosen.work.final_seats > self.limit && self.limit > 0 {
-            // Fewer seats, for as much longer.
+            // Fewer seats are held longer in proportion.
             let work = chosen.work.final_seats as f64 * chosen.work.additional_latency.as_secs_f64();
             chosen.work.final_seats = self.limit;
             chosen.work.additional_latency = Duration::from_secs_f64(work / self.limit as f64);
@@ -296,7 +297,7 @@ impl QueueSet {
         Some(chosen.id)
     }
 
-    /// A waiting request has given up; false if it waits no longer.
+    /// Removes a waiting request that timed out; returns false if it is not waiting any more.
     pub fn cancel(&mut self, now: Duration, id: Id) -> bool {
         self.sync(now);
         for queue in &mut self.queues {
@@ -313,13 +314,13 @@ impl QueueSet {
         false
     }
 
-    /// A request is done. `Some` is how long it keeps its seats: then [`QueueSet::release`] it.
+    /// Ends a request. `Some` is how long it keeps its seats; the caller then calls [`QueueSet::release`].
     pub fn finish(&mut self, now: Duration, id: Id) -> Option<Duration> {
         self.sync(now);
         let done = self.executing.remove(&id)?;
         if let Some(queue) = done.queue.and_then(|q| self.queues.get_mut(q)) {
             queue.executing = queue.executing.saturating_sub(1);
-            // It was thought to take as long as the guess.
+            // Replaces the initial estimate by the actual execution time.
             let took = now.saturating_sub(done.started).as_secs_f64();
             queue.next -= done.work.initial_seats as f64 * (GUESS.as_secs_f64() - took);
             bound(queue);
@@ -333,7 +334,7 @@ impl QueueSet {
         Some(linger)
     }
 
-    /// The seats of a finished request are free.
+    /// Frees the seats of a finished request.
     pub fn release(&mut self, now: Duration, id: Id) {
         self.sync(now);
         let Some(done) = self.lingering.remove(&id) else { return };
@@ -357,13 +358,13 @@ impl QueueSet {
         self.queues.iter().map(one).collect()
     }
 
-    /// The executing requests, with their queue and when they began.
+    /// Returns the executing requests, with their queue and start time.
     pub fn running(&self) -> impl Iterator<Item = (Id, Option<usize>, Duration)> {
         self.executing.iter().map(|(id, e)| (*id, e.queue, e.started))
     }
 }
 
-/// A queue does not save up time that it had no use for.
+/// Raises the queue's virtual time: an idle queue does not accumulate credit.
 fn bound(queue: &mut Queue) {
     if let Some(oldest) = queue.waiting.front() {
         queue.next = queue.next.max(oldest.arrival);
@@ -380,7 +381,7 @@ mod tests {
         QueueSet::new(Queuing::Queues { queues: 8, hand: 1, length: 50 }, limit, Duration::ZERO)
     }
 
-    /// With hands of one queue the hash is the queue.
+    /// With a hand size of one, the hash selects the queue.
     fn enqueue(set: &mut QueueSet, now: Duration, id: Id, flow: u64) -> Vec<Id> {
         assert!(matches!(set.start(now, id, Work::seats(1), flow), Started::Queued { .. }));
         set.dispatch(now)
@@ -406,7 +407,7 @@ mod tests {
     fn flows_take_turns_however_much_they_ask() {
         let mut set = queued(1);
         enqueue(&mut set, Duration::ZERO, 1000, 0);
-        // One flow sends forty before the other sends five.
+        // One flow sends forty requests before the other sends five.
         for id in 0..40 {
             enqueue(&mut set, Duration::ZERO, id, 0);
         }

@@ -1,4 +1,4 @@
-//! A request's place in its priority level, given back when it is dropped.
+//! The seats of a request in its priority level, released on drop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +12,9 @@ pub struct Seat {
     pub(super) id: Id,
     pub classified: Classified,
     pub(super) work: Work,
-    /// When it began to execute; `None` while it waits.
+    /// When the request started to execute; `None` while it waits.
     began: Option<Duration>,
-    /// How long it waited.
+    /// How long the request waited.
     pub queued: Duration,
     held: bool,
     watch: bool,
@@ -40,14 +40,14 @@ impl Seat {
         }
     }
 
-    /// For a request that no level is there for.
+    /// Creates a seat for a request that no level handles.
     pub(super) fn nowhere(fairness: Arc<Fairness>) -> Self {
         let mut seat = Self::new(fairness, 0, Classified::default(), Work::seats(0), Duration::ZERO);
         seat.held = false;
         seat
     }
 
-    /// Its turn has not come yet.
+    /// Marks the request as waiting.
     pub(super) fn queue_up(&mut self) {
         self.began = None;
     }
@@ -56,7 +56,7 @@ impl Seat {
         self.began.is_none()
     }
 
-    /// Its turn came, or did not, after this long.
+    /// Records the end of the wait, and whether the request executes.
     pub(super) fn waited(&mut self, waited: Duration, executes: bool) {
         self.queued = waited;
         self.began = executes.then(|| self.fairness.clock.monotonic());
@@ -65,12 +65,12 @@ impl Seat {
         self.fairness.metrics.record(Metric::FairnessWait, &[word, schema, level], waited.as_secs_f64());
     }
 
-    /// It was given up already.
+    /// Drops the seat of a request that has already been removed.
     pub(super) fn forget(mut self) {
         self.held = false;
     }
 
-    /// A watch keeps its seat only until it has begun.
+    /// Marks the seat as a watch's, which is only occupied until the watch has started.
     pub fn for_watch(mut self) -> Self {
         self.watch = true;
         self

@@ -1,11 +1,12 @@
-//! Shuffle sharding: each flow is dealt its own small hand of queues, so that one busy flow fills few of another's.
+//! Shuffle sharding: each flow is dealt its own small hand of queues, so that a busy flow fills only a few queues of
+//! any other flow.
 
 use sha2::{Digest, Sha256};
 
-/// Bits of a hash that dealing may use up.
+/// The number of hash bits that dealing may use.
 const MAX_BITS: f64 = 60.0;
 
-/// A number for a flow: of one schema, told apart by user or namespace.
+/// Returns the hash of a flow: the schema and its distinguisher (user or namespace).
 pub fn hash(schema: &str, flow: &str) -> u64 {
     let mut digest = Sha256::new();
     digest.update(schema.as_bytes());
@@ -15,12 +16,12 @@ pub fn hash(schema: &str, flow: &str) -> u64 {
     bytes.iter().take(8).rev().fold(0, |sum, byte| (sum << 8) | u64::from(*byte))
 }
 
-/// Whether a hand of this size can be dealt from that many queues.
+/// Returns whether the hash has enough bits to deal a hand of this size from that many queues.
 pub fn is_possible(queues: usize, hand: usize) -> bool {
     hand > 0 && hand <= queues && queues <= 1 << 26 && (queues as f64).log2() * hand as f64 <= MAX_BITS
 }
 
-/// `hand` different queues of `0..queues`, by the hash.
+/// Returns `hand` different queues of `0..queues`, selected by the hash.
 pub fn deal(mut hash: u64, queues: usize, hand: usize) -> Vec<usize> {
     let mut remainders = Vec::with_capacity(hand);
     let mut dealt: Vec<usize> = Vec::with_capacity(hand);
@@ -56,7 +57,7 @@ mod tests {
             assert_eq!(dealt, deal(hash, 64, 6));
         }
         assert_eq!(deal(7, 1, 1), [0]);
-        // Every permutation of a small deck comes up once.
+        // Each permutation of a small deck occurs exactly once.
         let all: std::collections::BTreeSet<Vec<usize>> = (0..24).map(|h| deal(h, 4, 3)).collect();
         assert_eq!(all.len(), 24);
     }

@@ -1,4 +1,4 @@
-//! The `Dangling` condition of flow schemas: whether the priority level that they name is there.
+//! The `Dangling` condition of flow schemas: whether the priority level that they name is missing.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use knarr_registry::options::WriteParams;
 use knarr_registry::update::{Target, modify};
 use knarr_wire::request::Request;
 
-/// Writes conditions as the configuration changes, until the server stops.
+/// Writes the conditions as the configuration changes, until the server stops.
 pub async fn maintain_status(registry: Arc<Registry>, fairness: Arc<Fairness>) {
     loop {
         tokio::select! {
@@ -39,7 +39,7 @@ fn condition(dangling: &Dangling) -> (&'static str, &'static str, String) {
     }
 }
 
-/// The object with the condition, if that is not what it says already.
+/// Returns the object with the condition; `None` if it has the condition already.
 fn changed(old: &Value, dangling: &Dangling, now: &str) -> Option<Value> {
     let (status, reason, message) = condition(dangling);
     let mut conditions = old["status"]["conditions"].as_array().cloned().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Requests that wait, are turned away, give up, and let others begin.
+//! Tests of requests that wait, are rejected, time out, and release seats to others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ async fn fairness(seats: u64, patience: Duration) -> Arc<Fairness> {
     Arc::new(Fairness::new(seats, patience, caches, clock, Arc::default()))
 }
 
-/// One level with one queue for everybody but the masters.
+/// Sends all requests except those of system:masters to one level with one queue.
 fn queue_everybody(fairness: &Fairness) {
     let mut levels = defaults::levels();
     levels.retain(|l| matches!(l["metadata"]["name"].as_str(), Some("exempt" | "global-default")));

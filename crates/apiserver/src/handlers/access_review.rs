@@ -1,4 +1,4 @@
-//! Access reviews: may somebody do something, and what may I do.
+//! Access reviews: whether a user is authorized for an action, and the rules of the current user.
 
 use knarr_api::validate::{self, invalid_text};
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -61,7 +61,7 @@ pub async fn answer(
     Ok(Answer::Value { code: 201, value: review })
 }
 
-/// A review is no object: but for the namespace of a local one, it has no metadata.
+/// Checks that a review has no metadata, except for the namespace of a local review.
 fn validate_metadata(review: &Value, kind: &str) -> ErrorList {
     let mut errors = ErrorList::new();
     let mut metadata = review["metadata"].clone();
@@ -117,13 +117,13 @@ fn validate_spec(spec: &Value, kind: &str, namespace: &str) -> ErrorList {
     errors
 }
 
-/// Attributes of a path, as error messages show them.
+/// Formats the path of the attributes for error messages.
 fn path_text(attributes: &Value) -> Option<String> {
     let text = |field: &str| Value::from(attributes[field].as_str().unwrap_or(""));
     attributes.is_object().then(|| format!(r#"{{"Path":{},"Verb":{}}}"#, text("path"), text("verb")))
 }
 
-/// A selector comes as text or as a list of requirements. Operators that are not known are let in.
+/// Validates a selector, which is given as text or as a list of requirements. Unknown operators are accepted.
 fn validate_selector(errors: &mut ErrorList, path: &Path, selector: &Value, fields: bool) {
     if !selector.is_object() {
         return;
@@ -198,8 +198,8 @@ fn attributes(spec: &Value) -> Attributes {
     }
 }
 
-/// A selector as text, whether it came as text or as a list of requirements. What cannot be expressed is left out:
-/// the answer is then that for the wider request, as upstream gives it.
+/// Returns a selector as text, whether it was given as text or as a list of requirements. Requirements that cannot be
+/// expressed are left out; the decision is then the one for the wider request, as upstream decides.
 fn selector(given: &Value, fields: bool) -> String {
     if let Some(raw) = given["rawSelector"].as_str().filter(|r| !r.is_empty()) {
         return raw.to_owned();
@@ -228,7 +228,7 @@ fn self_rules(server: &State, request: &Request, mut review: Value) -> Result<An
     if namespace.is_empty() {
         return Err(StatusError::bad_request("no namespace on request"));
     }
-    // The shortcut for system:masters says nothing of rules.
+    // The exemption of system:masters does not appear in the rules.
     let (rules, mut errors) = server.authorizer.rbac.rules_for(&request.user, &namespace);
     let is_node = node::node_name(&request.user).is_some();
     if is_node {
@@ -257,7 +257,7 @@ fn self_rules(server: &State, request: &Request, mut review: Value) -> Result<An
     if !review["metadata"].is_object() {
         review["metadata"] = json!({});
     }
-    // What was asked for is not said again.
+    // The answer does not repeat the request's spec.
     review["spec"] = json!({});
     Ok(Answer::Value { code: 201, value: review })
 }

@@ -1,4 +1,4 @@
-//! From a request about a resource to the handler of its verb.
+//! Dispatches a request about a resource to the handler of its verb.
 
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ pub async fn dispatch(server: &Arc<State>, request: &Request) -> Result<Answer, 
     }
     match info.verb.as_str() {
         "get" => {
-            // A single object's version is read further in, where upstream has no words for a mistake.
+            // The resourceVersion of a single object is parsed later, because upstream's error for it differs.
             if request.query.flag("export") {
                 let why = "the export parameter, deprecated since v1.14, is no longer supported";
                 return Err(StatusError::bad_request(why));
@@ -107,7 +107,7 @@ pub async fn dispatch(server: &Arc<State>, request: &Request) -> Result<Answer, 
     }
 }
 
-/// A name that no object can have.
+/// Refuses a name that no object can have.
 fn check_name(name: &str) -> Result<(), StatusError> {
     let problems = names::path_segment_name(name);
     if problems.is_empty() {
@@ -116,12 +116,12 @@ fn check_name(name: &str) -> Result<(), StatusError> {
     Err(StatusError::bad_request(format!("Name parameter invalid: {name:?}: {}", problems.join(";"))))
 }
 
-/// Whether single objects have paths of their own: what is answered and forgotten has none.
+/// Returns whether single objects have paths; resources that are answered but not stored have none.
 fn is_named(served: &Served) -> bool {
     served.resource.verbs.iter().any(|verb| *verb != "create")
 }
 
-/// What clients are told of a resource that is on its way out.
+/// Returns the warning of a deprecated resource.
 fn deprecation(served: &Served) -> Option<&'static str> {
     let types = &served.resource.types;
     match (types.group, types.plural) {
@@ -133,14 +133,15 @@ fn deprecation(served: &Served) -> Option<&'static str> {
     }
 }
 
-/// Namespaced objects live below a namespace, others do not; collections may be asked for everywhere.
+/// Checks the scope: namespaced resources need a namespace, except for reads of the whole collection; cluster-scoped
+/// ones have none.
 fn check_scope(served: &Served, request: &Request) -> Result<(), StatusError> {
     let info = &request.info;
     let everywhere = matches!(info.verb.as_str(), "list" | "watch");
     let collection = info.name.is_empty() || info.selected_name;
     match (served.resource.types.namespaced, info.in_namespace) {
         (true, true) | (false, false) => Ok(()),
-        // The collection of all namespaces can be read, and nothing else.
+        // The collection of all namespaces can only be read.
         (true, false) if is_named(served) && collection => {
             if everywhere {
                 Ok(())
@@ -152,12 +153,13 @@ fn check_scope(served: &Served, request: &Request) -> Result<(), StatusError> {
     }
 }
 
-/// The namespace of the objects that are meant; a Namespace, whose path gives its own name, lies in none.
+/// Returns the namespace of the objects; it is empty for a Namespace, whose path contains its own name.
 fn namespace_of<'a>(served: &Served, request: &'a Request) -> &'a str {
     if served.resource.types.namespaced { &request.info.namespace } else { "" }
 }
 
-/// Clients see by the missing `shardInfo` that they got more than their shard.
+/// Adds a warning that the answer contains more than the requested shard. Clients also detect this by the missing
+/// `shardInfo`.
 fn warn_of_shards(request: &Request) {
     if request.query.non_empty("shardSelector").is_some() {
         request.warn("shardSelector: lists and watches have no shards: everything is answered");
@@ -216,10 +218,11 @@ async fn delete_collection(
             Err(error) => return Err(error),
         }
     }
-    // What cannot be read is in no list, but it is there: whoever empties a namespace must not take it for empty.
+    // Undecodable objects are in no list, but they exist: a client that empties a namespace must not take it for
+    // empty.
     if let Some(key) = served.cache()?.damaged(Some(namespace_of(served, request))).first() {
         return Err(delete::unread(served, key));
     }
-    // What was found, as it was found.
+    // The objects are answered as they were before the deletion.
     Ok(Answer::List(found))
 }

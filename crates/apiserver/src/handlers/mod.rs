@@ -1,4 +1,4 @@
-//! From an authorized request to its answer.
+//! The handlers of authorized requests.
 
 mod access_review;
 pub mod dispatch;

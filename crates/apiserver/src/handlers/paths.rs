@@ -1,4 +1,4 @@
-//! Paths that name no resource: discovery, version, OpenAPI, health, metrics, token issuer.
+//! Handlers of non-resource paths: discovery, version, OpenAPI, health, metrics, token issuer.
 
 use std::sync::{Arc, PoisonError};
 
@@ -22,8 +22,8 @@ use knarr_wire::output::{self, Answer, raw, to_json};
 use knarr_wire::request::Request;
 use knarr_wire::routes::{self, Writes};
 
-/// Whether the path is another one with a slash at its end: rules about paths are, and grant either alone. Web services
-/// upstream (`/api`, `/apis`, `/version`) take the slash.
+/// Returns whether the path must not end with a slash. Rules for non-resource paths distinguish the two forms and may
+/// grant only one of them. Upstream's web services (`/api`, `/apis`, `/version`) accept the slash.
 fn is_exact(parts: &[&str]) -> bool {
     matches!(
         parts,
@@ -31,7 +31,7 @@ fn is_exact(parts: &[&str]) -> bool {
     )
 }
 
-/// Answers an authorized request that is about no resource.
+/// Answers an authorized request for a non-resource path.
 pub async fn answer(server: &Arc<State>, request: &Request) -> Result<Answer, StatusError> {
     let path = request.info.path.trim_end_matches('/');
     let parts: Vec<&str> = path.split('/').skip(1).collect();
@@ -122,7 +122,7 @@ pub async fn answer(server: &Arc<State>, request: &Request) -> Result<Answer, St
             let body = to_json(&server.authentication.tokens.jwks());
             Ok(Answer::Raw(raw(200, "application/jwk-set+json", body)))
         }
-        // The router has these paths for itself.
+        // Upstream's router owns these paths.
         ["api", ..] => Err(StatusError::path_not_found()),
         _ => Ok(nothing_here()),
     }
@@ -140,7 +140,8 @@ fn nothing_here() -> Answer {
     Answer::text(404, "404 page not found\n")
 }
 
-/// What paths are written as that upstream's router answers; all others take any method and any client.
+/// Returns the media types of paths that upstream's router handles; all other paths accept any method and any Accept
+/// header.
 fn routed(parts: &[&str], table: &Table) -> Option<Writes> {
     match *parts {
         ["api"] => Some(Writes::Objects),
@@ -155,7 +156,7 @@ fn routed(parts: &[&str], table: &Table) -> Option<Writes> {
     }
 }
 
-/// JSON for people, whatever was asked for.
+/// Answers pretty-printed JSON, whatever the Accept header asks for.
 fn raw_json(value: &Value) -> Response<Body> {
     raw(200, "application/json", serde_json::to_vec_pretty(value).unwrap_or_default().into())
 }
@@ -193,7 +194,7 @@ fn paths(table: &Table) -> Vec<String> {
     paths
 }
 
-/// The provider configuration of our service-account tokens.
+/// Answers the OpenID provider configuration of our service-account tokens.
 fn issuer(server: &State) -> Response<Body> {
     let given = &server.config.service_accounts.jwks_uri;
     let jwks_uri = if given.is_empty() {

@@ -1,4 +1,4 @@
-//! What is measured only when somebody asks for metrics.
+//! Metrics that are only measured when a client requests them.
 
 use std::net::Ipv4Addr;
 
@@ -9,7 +9,7 @@ use knarr_registry::allocators::{ranges, service};
 use knarr_registry::cache::RING_EVENTS;
 use knarr_wire::metrics::Metric;
 
-/// Reads the state of the process, the watch caches, the store and the allocators.
+/// Samples the state of the process, the watch caches, the store and the allocators.
 pub async fn sample(registry: &Registry) {
     let metrics = &registry.metrics;
     metrics.sample_process();
@@ -42,7 +42,7 @@ pub async fn sample(registry: &Registry) {
         metrics.set(Metric::ResourceSize, &of, (count * average) as f64);
         metrics.set(Metric::WatchCacheVersion, &of, applied);
         metrics.set(Metric::WatchCacheCapacity, &of, RING_EVENTS as f64);
-        // The cache takes each event that comes and hands it on; it is filled once, when the server starts.
+        // The cache receives each event and sends it to its watchers; it is loaded once, when the server starts.
         let events = metrics.value(Metric::StorageEvents, &of);
         metrics.set(Metric::WatchCacheReceived, &of, events);
         metrics.set(Metric::WatchCacheDispatched, &of, events);
@@ -79,7 +79,7 @@ async fn sample_allocators(registry: &Registry) {
         let allocated = taken.iter().filter(|ip| range.contains(**ip)).count() as f64;
         let cidr = range.to_string();
         metrics.set(Metric::AllocatedIps, &[&cidr], allocated);
-        // Network and broadcast address serve nobody.
+        // The network and broadcast addresses are not allocated.
         let all = f64::from(range.size.saturating_sub(2));
         metrics.set(Metric::AvailableIps, &[&cidr], all - allocated);
     }

@@ -1,4 +1,4 @@
-//! Subresources and reviews: what is not an object of its own.
+//! Dispatches requests for subresources and reviews.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use knarr_registry::subresources::{binding, component_status, eviction, part, sc
 use knarr_wire::output::Answer;
 use knarr_wire::request::Request;
 
-/// A request for a subresource.
+/// Answers a request for a subresource.
 pub async fn dispatch(
     server: &Arc<State>,
     request: &Request,
@@ -29,12 +29,12 @@ pub async fn dispatch(
     if info.name.is_empty() {
         return Err(StatusError::bad_request("name must be provided"));
     }
-    // Only what is passed on goes further.
+    // Only the paths of `proxy` may have further segments.
     let longer = !info.rest.is_empty() && subresource.name != "proxy";
     if longer || served.resource.types.namespaced != info.in_namespace {
         return Err(StatusError::path_not_found());
     }
-    // What is passed on may have a method that has no verb.
+    // A proxied request may have a method that maps to no verb.
     let passed_on = subresource.name == "proxy" && info.verb.is_empty();
     let headless = request.method == Method::HEAD && subresource.name != "proxy";
     if headless || !passed_on && !subresource.verbs.contains(&info.verb.as_str()) {
@@ -50,7 +50,7 @@ pub async fn dispatch(
     }
 }
 
-/// A POST to a resource that is answered and forgotten.
+/// Answers a POST to a resource whose objects are answered but not stored.
 pub async fn review(
     server: &Arc<State>,
     request: &Request,

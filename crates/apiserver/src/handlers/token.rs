@@ -1,4 +1,4 @@
-//! TokenRequest: a token of a service account, for an audience, for a time, bound to an object.
+//! TokenRequest: issues a token of a service account, for an audience, with an expiry, bound to an object.
 
 use std::sync::Arc;
 
@@ -68,7 +68,8 @@ pub async fn answer(
     Ok(Answer::Value { code: 201, value: body })
 }
 
-/// A UID in the request is that of the account: a client that means an account of before gets no token of the new one.
+/// Checks the uid in the request against the account's, so that a client that knew a deleted account of the same name
+/// gets no token of the new one.
 fn check_uid(wanted: &str, account: &Object) -> Result<(), StatusError> {
     if wanted.is_empty() || wanted == account.uid() {
         return Ok(());
@@ -81,7 +82,7 @@ fn check_uid(wanted: &str, account: &Object) -> Result<(), StatusError> {
     Err(StatusError::conflict(&resource, account.name(), &why))
 }
 
-/// A kubelet gets tokens for the pods that it runs, and for nothing else.
+/// Checks that a kubelet requests tokens only for pods that it runs.
 fn check_node(
     request: &Request,
     bound: Option<&(&'static str, String, String)>,
@@ -112,7 +113,7 @@ fn check_seconds(seconds: i64) -> Result<(), StatusError> {
     Err(StatusError::invalid("authentication.k8s.io", "TokenRequest", "", &errors))
 }
 
-/// Attestations are for tokens that are bound to the configuration of a webhook, which nothing here is.
+/// Refuses attestations: they are for tokens bound to a webhook configuration, which this server does not support.
 fn check_attestations(attestations: &Value) -> Result<(), StatusError> {
     if attestations.as_object().is_none_or(|all| all.is_empty()) {
         return Ok(());
@@ -126,7 +127,7 @@ fn check_attestations(attestations: &Value) -> Result<(), StatusError> {
 
 type Bound = (Option<(&'static str, String, String)>, Option<(String, String)>);
 
-/// The object that the token ends with, and a bound pod's node.
+/// Returns the object that the token is bound to, and the node of a bound pod.
 async fn bound_object(
     server: &State,
     reference: &Value,
@@ -141,7 +142,7 @@ async fn bound_object(
         ("v1", "Secret") => ("secret", "secrets", account.namespace()),
         ("v1", "Node") => ("node", "nodes", ""),
         (version, kind) => {
-            // Of the core group it says no more than the slash.
+            // Upstream's message has an empty group before the slash for the core group.
             let version = if version.contains('/') { version.to_owned() } else { format!("/{version}") };
             let why = format!("cannot bind token to object of type {version}, Kind={kind}");
             return Err(StatusError::bad_request(why));

@@ -1,4 +1,4 @@
-//! TokenReview and SelfSubjectReview: who is behind a token, and who am I.
+//! TokenReview and SelfSubjectReview: return the user of a token, and the current user.
 
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};

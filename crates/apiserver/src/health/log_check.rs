@@ -1,4 +1,4 @@
-//! Whether the log can be written: a reader that does not read any more holds up all who write.
+//! Checks whether the log can be written: if its reader stops reading, all writers block.
 //!
 //! Source: `LogHealthz` in `k8s.io/apiserver/pkg/server/healthz`.
 
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use knarr_apimachinery::clock::Clock;
 
-/// The log is tried at most this often, when somebody asks.
+/// The minimum interval between two attempts; attempts are only made when a client requests the check.
 const TRY_EVERY: Duration = Duration::from_secs(60);
 const BLOCKED_AFTER: Duration = Duration::from_secs(120);
 
-/// Tries the log on a thread of its own, as the attempt may block.
+/// Tries to write on a thread of its own, because the attempt may block.
 pub struct LogCheck {
     flush: Arc<dyn Fn() + Send + Sync>,
     last: Arc<Mutex<Option<Attempt>>>,
@@ -25,7 +25,7 @@ struct Attempt {
 }
 
 impl Default for LogCheck {
-    /// Of standard error, whose lock is held by whoever is writing to it.
+    /// Checks standard error: a blocked writer holds its lock.
     fn default() -> Self {
         Self::new(|| drop(std::io::stderr().flush()))
     }
@@ -54,7 +54,7 @@ impl LogCheck {
                 attempt.ended = true;
             }
         });
-        // Without a thread nothing was tried.
+        // If no thread could be started, no attempt was made.
         *last = started.is_ok().then_some(Attempt { began: now, ended: false });
         Ok(())
     }
@@ -105,7 +105,7 @@ mod tests {
         while check.check(&clock).is_err() {
             std::thread::yield_now();
         }
-        // The next attempt has begun, and has its time.
+        // The next attempt has started and has its own timeout.
         begun.recv().unwrap();
         later(60);
         assert_eq!(check.check(&clock), Ok(()));

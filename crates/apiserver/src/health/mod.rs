@@ -1,13 +1,14 @@
-//! `/livez`, `/readyz`, `/healthz`: one check after another, all or by name.
+//! `/livez`, `/readyz`, `/healthz`: run all checks, or one by name.
 //!
-//! Names, order, words and the endpoints of each check are upstream's. Source: `k8s.io/apiserver/pkg/server/healthz` and
-//! what kube-apiserver 1.37 adds there; for the hooks see [`crate::steps`]. Left out are `loopback-serving-certificate`
-//! (the server reaches itself without a connection) and `etcd-override-…` (all resources are in one store).
+//! The names, order, texts and endpoints of the checks are upstream's. Source: `k8s.io/apiserver/pkg/server/healthz`
+//! and the checks that kube-apiserver 1.37 adds; for the hooks see [`crate::steps`]. Two checks are left out:
+//! `loopback-serving-certificate` (the server reaches itself without a connection) and `etcd-override-…` (all
+//! resources are in one store).
 //!
-//! Beside them are the check `storage-space`, and one for each task that is supervised:
-//! - the server's own tasks count: in `readyz` while one is down, in `livez` and `healthz` once restarts of the task have
-//!   not helped for a while, so that a restart of the process is worth trying;
-//! - tasks of other components in the process (scheduler, controllers, node) are shown in `readyz` and do not count.
+//! Additional checks are `storage-space`, and one for each supervised task:
+//! - The server's own tasks count: in `readyz` while a task is down, in `livez` and `healthz` once restarts of the
+//!   task have not helped for some time, so that a restart of the process is worth trying.
+//! - Tasks of other components in the process (scheduler, controllers, node) are listed in `readyz` and do not count.
 
 mod log_check;
 mod pace;
@@ -33,25 +34,25 @@ use knarr_wire::metrics::Metric;
 use knarr_wire::output::Answer;
 use knarr_wire::request::Request;
 
-/// A store that does not answer in this time is not healthy. Source: `--etcd-healthcheck-timeout`,
+/// A store that does not answer within this time is unhealthy. Source: `--etcd-healthcheck-timeout`,
 /// `--etcd-readycheck-timeout`.
 const STORE_WITHIN: Duration = Duration::from_secs(2);
 
-/// What the checks look at.
+/// The state that the checks read.
 pub struct Health {
     pub registry: Arc<Registry>,
     pub aggregator: Arc<Aggregator>,
-    /// What has been done of the start.
+    /// The finished steps of the start.
     pub steps: Arc<Steps>,
     pub log_check: LogCheck,
     pub pace: Pace,
-    /// The key services that the encryption of the store depends on, where their health is to be shown.
+    /// The key services of the store's encryption, if their health is checked.
     pub key_services: Option<KeyServices>,
-    /// Runs the server's own loops.
+    /// The supervisor of the server's own loops.
     pub supervisor: Supervisor,
-    /// Run other components of the process.
+    /// The supervisors of other components of the process.
     pub others: Mutex<Vec<Supervisor>>,
-    /// Cancelled when the server is about to stop: it is not ready any more.
+    /// Cancelled when the server is about to stop: it is no longer ready.
     pub leaving: CancellationToken,
 }
 
@@ -80,12 +81,13 @@ impl Endpoint {
     }
 }
 
-/// A named check; `Err` says what is wrong.
+/// A named check; `Err` has the reason of the failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Check {
     name: Cow<'static, str>,
-    /// Shown, and failing when asked for by name, but of no effect on the whole: what it says is not mended by a restart,
-    /// nor by taking away from clients the one server where they can delete something.
+    /// Whether the check is informative: it is listed, and fails when requested by name, but does not affect the
+    /// overall result. A restart would not repair its failure, nor would it help to route clients away from the one
+    /// server on which they can delete objects.
     informs: bool,
     result: Result<(), String>,
 }
@@ -102,7 +104,7 @@ async fn checks(health: &Health, endpoint: Endpoint) -> Vec<Check> {
         },
         () = health.registry.clock.sleep(STORE_WITHIN) => (Err("context deadline exceeded".to_owned()), Ok(())),
     };
-    // That there is an answer is what the first one says.
+    // `ping` only shows that the server answers.
     let mut all = vec![check("ping", Ok(())), check("log", health.log_check.check(&*health.registry.clock))];
     all.push(check("etcd", store.clone()));
     let ready = endpoint == Endpoint::Readyz;
@@ -131,7 +133,7 @@ async fn checks(health: &Health, endpoint: Endpoint) -> Vec<Check> {
     all
 }
 
-/// The store takes deletions alone when there is no room.
+/// Fails if the store is full and therefore accepts deletions only.
 fn space(no_space: Option<NoSpace>) -> Result<(), String> {
     let place = match no_space {
         None => return Ok(()),
@@ -149,7 +151,7 @@ fn synced(incomplete: &[String]) -> Result<(), String> {
     }
 }
 
-/// Once all have been available, what becomes of them later is for others to tell.
+/// Checks that all APIServices of built-in groups have been available once. Other checks report their later state.
 fn registered(health: &Health) -> Result<(), String> {
     let missing = aggregator::unregistered(&health.aggregator);
     if !missing.is_empty() {
@@ -159,7 +161,7 @@ fn registered(health: &Health) -> Result<(), String> {
     Ok(())
 }
 
-/// `parts` is the path: the endpoint, then perhaps one check.
+/// Answers a health endpoint. `parts` is the path: the endpoint, then optionally one check.
 pub async fn answer(health: &Health, request: &Request, parts: &[&str]) -> Answer {
     let endpoint = Endpoint::of(parts.first());
     let all = checks(health, endpoint).await;
@@ -179,7 +181,7 @@ pub async fn answer(health: &Health, request: &Request, parts: &[&str]) -> Answe
     }
     let report = report::of(endpoint.name(), &all, &excluded, request.query.get("verbose").is_some());
     if !report.log.is_empty() && health.pace.is_due(endpoint.name(), health.registry.clock.monotonic()) {
-        // Whoever may ask learns that something failed; the log has the reason.
+        // A client only learns that a check failed; the log has the reason.
         tracing::info!(endpoint = endpoint.name(), failed = report.log, "health checks failed");
     }
     Answer::text(report.code, report.text)

@@ -1,4 +1,4 @@
-//! How often failing checks are logged: everybody may ask for them, at any rate.
+//! Limits how often failing checks are logged, because clients may request them at any rate.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 const EVERY: Duration = Duration::from_secs(10);
 
-/// When each endpoint's failing checks were logged last, by the monotonic clock.
+/// When each endpoint's failing checks were last logged, by the monotonic clock.
 #[derive(Default)]
 pub struct Pace(Mutex<BTreeMap<&'static str, Duration>>);
 
 impl Pace {
-    /// Whether they are to be logged now.
+    /// Returns whether failures are to be logged now.
     pub fn is_due(&self, endpoint: &'static str, now: Duration) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if last.get(endpoint).is_some_and(|last| now.saturating_sub(*last) < EVERY) {

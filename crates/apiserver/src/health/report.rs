@@ -1,15 +1,15 @@
-//! What an endpoint of health says of its checks.
+//! Formats the answer of a health endpoint.
 
 use super::Check;
 
 pub struct Report {
     pub code: u16,
     pub text: String,
-    /// Why checks failed.
+    /// The reasons of the failed checks, for the log.
     pub log: String,
 }
 
-/// The answer of the endpoint of this name. It is always verbose on failure.
+/// Returns the answer of the endpoint. On failure it is always verbose.
 pub fn of(endpoint: &str, checks: &[Check], excluded: &[&str], verbose: bool) -> Report {
     let (mut lines, mut log, mut failed) = (String::new(), String::new(), false);
     for check in checks {

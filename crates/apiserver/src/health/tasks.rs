@@ -1,4 +1,4 @@
-//! The checks of supervised tasks, under the tasks' names.
+//! The checks of supervised tasks, named after the tasks.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -13,7 +13,7 @@ pub fn checks(all: &All, endpoint: Endpoint) -> Vec<Check> {
     decide(all.supervisor.health(), others, endpoint)
 }
 
-/// In the order of the names. A name that the server has in common with others is shown once.
+/// Returns the checks sorted by name. A task name that the server shares with another component appears once.
 fn decide(own: Vec<Health>, others: Vec<Health>, endpoint: Endpoint) -> Vec<Check> {
     let ready = endpoint == Endpoint::Readyz;
     let mut all: BTreeMap<Name, Check> = BTreeMap::new();

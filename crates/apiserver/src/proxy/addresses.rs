@@ -1,14 +1,15 @@
-//! Which addresses the proxies of nodes and pods lead to: what a node or a pod says of itself must not lead back into
-//! the API server's own machine.
+//! Checks the addresses to which the proxies of nodes and pods connect: an address that a node or a pod reports must
+//! not lead back to the API server's own machine.
 //!
-//! Source: Go's `IP.IsGlobalUnicast`, as `pkg/registry/core/{node,pod}` ask it.
+//! Source: Go's `IP.IsGlobalUnicast`, as `pkg/registry/core/{node,pod}` use it.
 
 use std::net::IpAddr;
 
 use knarr_apimachinery::status::StatusError;
 use tokio::net::lookup_host;
 
-/// Neither unspecified, broadcast, loopback, multicast nor link-local; private addresses are allowed.
+/// Returns whether the address is neither unspecified, broadcast, loopback, multicast nor link-local. Private
+/// addresses are allowed.
 fn is_allowed(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(ip) => {
@@ -28,14 +29,14 @@ fn not_allowed() -> StatusError {
     StatusError::bad_request("address not allowed")
 }
 
-/// A pod's address, which has to be one.
+/// Checks a pod's address.
 pub fn check(address: &str) -> Result<(), StatusError> {
     let allowed = address.parse().is_ok_and(is_allowed);
     if allowed { Ok(()) } else { Err(not_allowed()) }
 }
 
-/// The address of a node, which may be stated by a host name; all of the name's addresses have to be allowed. It is to
-/// be dialled, not the name, which may have another one by then.
+/// Resolves the address of a node, which may be a host name; all addresses of the name have to be allowed. The caller
+/// dials the returned address, not the name, because the name may resolve to another address later.
 pub async fn of_host(host: &str) -> Result<IpAddr, StatusError> {
     if let Ok(address) = host.parse() {
         return if is_allowed(address) { Ok(address) } else { Err(not_allowed()) };

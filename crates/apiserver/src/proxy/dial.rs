@@ -27,19 +27,19 @@ use knarr_reload::Reloaded;
 use knarr_wire::keypair::{self, ConfigError, Keypair};
 
 const WHAT: &str = "the kubelet client certificate";
-/// The limits of upstream's transport. Source: client-go, transport/cache.go.
+/// The timeouts of upstream's transport. Source: client-go, transport/cache.go.
 const CONNECT_WITHIN: Duration = Duration::from_secs(30);
 const TLS_WITHIN: Duration = Duration::from_secs(10);
 
-/// The TLS with which kubelets are called: they see our certificate, and theirs must be signed by the cluster's CA and
-/// name the node.
+/// The TLS settings for calls of kubelets: our client certificate, and a verifier. A kubelet's certificate must be
+/// signed by the cluster's CA and name the node.
 pub struct Kubelets {
     client: ClientConfig,
     verifier: Arc<dyn ServerCertVerifier>,
 }
 
 impl Kubelets {
-    /// Follows the file of the client certificate, if it comes from one.
+    /// Loads the client certificate and follows its file, if it comes from one.
     pub fn open(config: &Config) -> Result<Option<Reloaded<Self>>, ConfigError> {
         let ca = config.kubelet_ca_pem.clone();
         let (given, files) = (config.kubelet_client.as_ref(), config.kubelet_client_files.as_ref());
@@ -55,7 +55,7 @@ impl Kubelets {
             .map_err(|e| unusable(&e))?
             .with_client_auth_cert(chain, key)
             .map_err(|e| unusable(&e))?;
-        // A resumed session would skip the look at whose certificate it is.
+        // A resumed session would skip the check that the certificate belongs to the node.
         client.resumption = Resumption::disabled();
         Ok(Self { client, verifier })
     }
@@ -74,7 +74,7 @@ impl Kubelets {
     }
 }
 
-/// What Go says of a TLS handshake that takes too long.
+/// Go's error for a TLS handshake that exceeds its timeout.
 const TLS_TOO_LONG: &str = "net/http: TLS handshake timeout";
 
 /// Opens connections to backends.
@@ -85,7 +85,7 @@ pub struct Dialer {
 }
 
 impl Dialer {
-    /// What the step ends with, or that it takes too long.
+    /// Returns the result of the step, or an error if it exceeds its timeout.
     async fn within<T>(
         &self,
         limit: Duration,
@@ -98,7 +98,8 @@ impl Dialer {
         }
     }
 
-    /// A connection ready for one request, and the authority to name in it. Errors are worded as by Go's dialer.
+    /// Returns a connection ready for one request, and the authority for its Host header. Error texts are those of
+    /// Go's dialer.
     pub async fn connect(&self, backend: &Backend) -> Result<(SendRequest<Full<Bytes>>, String), String> {
         let (Backend::Kubelet { address, port, .. }
         | Backend::Plain { address, port }
@@ -138,7 +139,7 @@ where
 {
     let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
     tokio::spawn(async move {
-        // How a connection ends shows in the answer read from it.
+        // A connection error also appears in the response that is read from it.
         let _ = connection.with_upgrades().await;
     });
     Ok(sender)

@@ -1,4 +1,4 @@
-//! Where a request goes on: the kubelet of a pod's node, or a pod or endpoint itself.
+//! Finds the backend of a request: the kubelet of a pod's node, or a pod or endpoint itself.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use knarr_registry::store;
 use knarr_wire::query::Query;
 use knarr_wire::request::Request;
 
-/// `None` for the log of a pod that has no node yet: there is nothing to read.
+/// Returns the backend and path; `None` for the log of a pod without a node, because it has no log yet.
 pub async fn locate(proxy: &Proxy, request: &Request) -> Result<Option<Location>, StatusError> {
     let info = &request.info;
     match (info.resource.as_str(), info.subresource.as_str()) {
@@ -23,12 +23,12 @@ pub async fn locate(proxy: &Proxy, request: &Request) -> Result<Option<Location>
             let Backend::Kubelet { address: stated, port: own_port, .. } = &to else {
                 return Err(StatusError::path_not_found());
             };
-            // The kubelet itself shows who it is, whatever its name leads to.
+            // The kubelet proves its identity by its certificate, whatever address its name resolves to.
             let address = match proxy.to_own_machine {
                 true => stated.clone(),
                 false => addresses::of_host(stated).await?.to_string(),
             };
-            // Any other port of the node is called as it is.
+            // Any other port of the node is called without the kubelet's TLS settings.
             if let Ok(asked) = port.parse::<u16>()
                 && asked != *own_port
             {
@@ -50,14 +50,14 @@ pub async fn locate(proxy: &Proxy, request: &Request) -> Result<Option<Location>
     }
 }
 
-/// What follows `proxy`, with the query.
+/// Returns the path after `proxy`, with the query.
 fn rest(request: &Request) -> String {
     let path = rewrite::split(&request.raw_path, &request.info.resource).rest;
     let query = request.raw_query.as_deref().map(|q| format!("?{q}")).unwrap_or_default();
     format!("{}{query}", if path.is_empty() { "/" } else { &path })
 }
 
-/// A backend that is called with or without TLS.
+/// Returns a backend with or without TLS, depending on the scheme.
 fn by_scheme(scheme: &str, address: String, port: u16) -> Result<Backend, StatusError> {
     if scheme != "https" {
         return Ok(Backend::Plain { address, port });
@@ -187,7 +187,7 @@ fn check_log_options(pod: &str, query: &Query) -> Result<(), StatusError> {
     if errors.is_empty() { Ok(()) } else { Err(StatusError::invalid("", "PodLogOptions", pod, &errors)) }
 }
 
-/// The container that is meant: the one that is named, or the only one.
+/// Returns the requested container, or the only one.
 fn container(pod: &Pod, wanted: &str) -> Result<String, StatusError> {
     let name = pod.metadata.name.as_deref().unwrap_or("");
     let Some(spec) = &pod.spec else { return Err(StatusError::bad_request("pod has no spec")) };
@@ -214,7 +214,7 @@ fn container(pod: &Pod, wanted: &str) -> Result<String, StatusError> {
     Err(StatusError::bad_request(format!("container {wanted} is not valid for pod {name}")))
 }
 
-/// `name`, `name:port`, `https:name:port`: scheme, name and port.
+/// Splits `name`, `name:port` or `https:name:port` into scheme, name and port.
 fn name_and_port(text: &str) -> Result<(&str, &str, &str), StatusError> {
     let invalid = || StatusError::bad_request(format!("invalid service request \"{text}\""));
     match text.split(':').collect::<Vec<_>>()[..] {
@@ -278,7 +278,8 @@ async fn service(proxy: &Proxy, request: &Request) -> Result<Location, StatusErr
     Err(none())
 }
 
-/// The address of an endpoint that is one of the pod that it stands for: whoever writes slices chooses no other one.
+/// Returns the endpoint's address if it is an address of the pod that the endpoint refers to: the author of an
+/// EndpointSlice cannot choose another one.
 async fn pod_address(proxy: &Proxy, namespace: &str, endpoint: &Endpoint) -> Option<String> {
     let address = endpoint.addresses.first()?;
     let target = endpoint.target_ref.as_ref().filter(|t| t.namespace.as_deref() == Some(namespace))?;

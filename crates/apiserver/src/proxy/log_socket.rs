@@ -1,4 +1,4 @@
-//! Logs over a WebSocket: each piece that comes from the kubelet is one message.
+//! Logs over a WebSocket: each chunk from the kubelet is one message.
 
 use futures_util::{SinkExt, StreamExt};
 use http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_KEY, UPGRADE};
@@ -15,15 +15,15 @@ use tokio_util::sync::CancellationToken;
 
 const ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");
 const PROTOCOL: HeaderName = HeaderName::from_static("sec-websocket-protocol");
-/// How messages carry the log: as bytes.
+/// The subprotocol that sends the log as bytes.
 const BINARY: &str = "binary.k8s.io";
 
-/// Whether the client asks for a WebSocket.
+/// Returns whether the client asks for a WebSocket.
 pub fn wanted(headers: &HeaderMap) -> bool {
     headers.get(UPGRADE).is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
-/// Switches the client's connection and passes the log on.
+/// Switches the client's connection to the WebSocket protocol and forwards the log.
 pub fn answer(
     stop: CancellationToken,
     headers: &HeaderMap,
@@ -41,7 +41,7 @@ pub fn answer(
         loop {
             let piece = tokio::select! {
                 piece = pieces.next() => piece,
-                // Only that the client goes away is of interest.
+                // From the client, only the end of the connection matters.
                 message = from_client.next() => match message {
                     Some(Ok(Message::Close(_)) | Err(_)) | None => return,
                     Some(Ok(_)) => continue,
@@ -52,7 +52,7 @@ pub fn answer(
                 return;
             }
         }
-        // The client may be gone already.
+        // The client may have disconnected already.
         let _ = out.send(Message::Close(None)).await;
     };
     tokio::spawn(async move {
@@ -112,7 +112,7 @@ mod tests {
         ] {
             let answer = switching(&headers(offered));
             let found = answer.map(|a| {
-                // RFC 6455's own example.
+                // The example of RFC 6455.
                 assert_eq!(a.headers()[&ACCEPT], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
                 a.headers().get(&PROTOCOL).map(|p| p.to_str().unwrap().to_owned())
             });

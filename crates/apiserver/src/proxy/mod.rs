@@ -1,4 +1,4 @@
-//! Requests that somebody else answers: logs, exec, attach and port-forward by kubelets, proxying to pods and services.
+//! Forwards requests: logs, exec, attach and port-forward to kubelets, proxying to nodes, pods and services.
 
 mod addresses;
 mod dial;
@@ -40,22 +40,22 @@ pub use dial::{Dialer, Kubelets};
 use pages::Links;
 pub use rewrite::escape;
 
-/// Passes requests on.
+/// Forwards requests to kubelets, pods and services.
 pub struct Proxy {
     pub registry: Arc<Registry>,
     pub authorizer: Arc<Authorizer>,
     pub dialer: Arc<Dialer>,
-    /// Nodes, pods and endpoints may be at loopback and link-local addresses.
+    /// Whether backends may have loopback and link-local addresses.
     pub to_own_machine: bool,
-    /// The gate AuthorizePodWebsocketUpgradeCreatePermission.
+    /// Whether the gate AuthorizePodWebsocketUpgradeCreatePermission is on.
     pub upgrades_need_create: bool,
 }
 
 impl Proxy {
-    /// The body of a GET to a node's kubelet, up to `most` bytes.
+    /// Returns the body of a GET request to a node's kubelet, up to `most` bytes.
     ///
     /// # Errors
-    /// Why the kubelet is not reached, or its error.
+    /// Why the kubelet is not reachable, or its error.
     pub async fn get_from_kubelet(&self, node: &str, path: &str, most: usize) -> Result<Bytes, String> {
         let to = locate::kubelet_of(self, node).await.map_err(|e| e.to_string())?;
         let (mut sender, authority) = self.dialer.connect(&to).await?;
@@ -72,24 +72,24 @@ impl Proxy {
     }
 }
 
-/// Where a request goes on.
+/// The destination of a request.
 pub struct Location {
     pub to: Backend,
-    /// Path and query there.
+    /// The path and query for the backend.
     pub path: String,
 }
 
 pub enum Backend {
     /// The kubelet of this node, by address and port, over TLS with our client certificate.
     Kubelet { node: String, address: String, port: u16 },
-    /// Anything that speaks HTTP.
+    /// An HTTP server.
     Plain { address: String, port: u16 },
-    /// HTTP over TLS, to who shows a certificate of this name.
+    /// An HTTP server over TLS whose certificate must have this name.
     Tls { address: String, port: u16, server_name: String, tls: Arc<ClientConfig> },
 }
 
 impl Backend {
-    /// `10.0.0.1:80`.
+    /// Returns the authority, such as `10.0.0.1:80`.
     pub fn authority(&self) -> String {
         let (Self::Kubelet { address, port, .. }
         | Self::Plain { address, port }
@@ -98,13 +98,13 @@ impl Backend {
     }
 }
 
-/// How much of a kubelet's error is shown.
+/// The maximum length of a kubelet's error in our answer, in bytes.
 const MAX_ERROR: usize = 2048;
-/// A page whose links are led back is held whole.
+/// The maximum size of a page whose links are rewritten; such a page is buffered whole.
 const MAX_PAGE: usize = 16 << 20;
-/// A tunnel through which nothing moves for so long ends, as the kubelet's streams do.
+/// A tunnel ends after this time without traffic, as the kubelet's streams do.
 const TUNNEL_IDLE: Duration = Duration::from_secs(4 * 3600);
-/// Headers that belong to one connection.
+/// Hop-by-hop headers.
 const HOP_BY_HOP: [HeaderName; 4] =
     [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, HeaderName::from_static("keep-alive")];
 
@@ -120,12 +120,12 @@ pub async fn answer(proxy: &Proxy, request: &Request) -> Result<Answer, StatusEr
     }
     let upgrade = request.upgrade.lock().unwrap_or_else(PoisonError::into_inner).take();
     if streaming && upgrade.is_none() {
-        // Where to comes first, as upstream finds that out.
+        // The backend is located first, because upstream answers errors in that order.
         locate::locate(proxy, request).await?;
         return Err(StatusError::bad_request("Upgrade request required"));
     }
     let proxied = request.info.subresource == "proxy";
-    // Only what can be reached is led on.
+    // The request is only forwarded if its backend was found.
     let Some(location) = locate::locate(proxy, request).await? else {
         return Ok(Answer::text(200, ""));
     };
@@ -173,7 +173,7 @@ pub async fn answer(proxy: &Proxy, request: &Request) -> Result<Answer, StatusEr
     Ok(Answer::Raw(Response::from_parts(parts, stream(body))))
 }
 
-/// What is said of a backend that does not answer, in upstream's words. Their reason is empty, save that of proxies.
+/// Returns the Status for an unreachable backend, with upstream's messages. Its reason is empty, except for `proxy`.
 fn unreachable(failure: Failure, subresource: &str, location: &Location) -> StatusError {
     let plain = |message: String| StatusError::new(500, "", message);
     match (subresource, failure) {
@@ -189,7 +189,8 @@ fn unreachable(failure: Failure, subresource: &str, location: &Location) -> Stat
     }
 }
 
-/// A WebSocket is opened by a GET, which is authorized as `get`: what it does needs `create`, whatever the method.
+/// Checks the permission to create. A WebSocket is opened by GET, which is authorized as `get`, but exec and the like
+/// need `create` whatever the method.
 async fn may_create(proxy: &Proxy, request: &Request) -> Result<(), StatusError> {
     let info = &request.info;
     if info.verb == "create" || !proxy.upgrades_need_create {
@@ -221,7 +222,7 @@ async fn page(body: Incoming, links: &Links<'_>) -> Result<Body, StatusError> {
     }))
 }
 
-/// Passes a request on whole, with headers of its own. What went wrong is told in Go's words.
+/// Forwards a whole request with these headers. Error texts are Go's.
 pub async fn pass(
     proxy: &Proxy,
     request: &Request,
@@ -242,7 +243,7 @@ pub async fn pass(
     Ok(Answer::Raw(Response::from_parts(parts, stream(body))))
 }
 
-/// What is proxied begins with a slash: whoever leaves it out is sent there, so that relative links work.
+/// Redirects a proxied path without a trailing slash to the one with it, so that relative links work.
 fn to_root(request: &Request) -> Option<Response<Body>> {
     let rest = rewrite::split(&request.raw_path, &request.info.resource).rest;
     if !rest.is_empty() || !matches!(request.method, Method::GET | Method::HEAD) {
@@ -256,7 +257,7 @@ fn to_root(request: &Request) -> Option<Response<Body>> {
     Some(response)
 }
 
-/// All but logs are connects, which admission may refuse.
+/// Runs admission for connects, which are all of these except logs.
 async fn admit(proxy: &Proxy, request: &Request) -> Result<(), StatusError> {
     let info = &request.info;
     if info.subresource == "log" {
@@ -271,7 +272,7 @@ async fn admit(proxy: &Proxy, request: &Request) -> Result<(), StatusError> {
     proxy.registry.admit(&mut attributes).await.map(|_| ())
 }
 
-/// The query as the options object that admission sees.
+/// Returns the query as the options object for admission.
 fn connect_options(request: &Request, api_version: &str, kind: &str) -> Value {
     let query = &request.query;
     let mut options = json!({"kind": kind, "apiVersion": api_version});
@@ -318,7 +319,7 @@ async fn log(response: Response<Incoming>) -> Result<Response<Body>, StatusError
     Ok(answer)
 }
 
-/// Why a backend gave no answer, in Go's words.
+/// Why a backend gave no response, with Go's error texts.
 enum Failure {
     Connecting(String),
     Sending(String),
@@ -361,7 +362,7 @@ async fn send_on(
     })
 }
 
-/// Without those of the connection, unless it is the connection itself that is to be switched.
+/// Copies the headers, without the hop-by-hop ones unless the connection itself is to be upgraded.
 fn copy_headers(from: &HeaderMap, to: &mut HeaderMap, upgrade: bool) {
     for (name, value) in from {
         let of_connection =
@@ -372,7 +373,7 @@ fn copy_headers(from: &HeaderMap, to: &mut HeaderMap, upgrade: bool) {
     }
 }
 
-/// Passes bytes both ways once both sides have switched.
+/// Copies bytes in both directions once both sides have upgraded.
 fn tunnel(
     proxy: &Proxy,
     client: Option<OnUpgrade>,

@@ -1,4 +1,5 @@
-//! Whose serving certificate a kubelet shows: that of the node, by its subject, and by its name or the address dialled.
+//! Verifies a kubelet's serving certificate: its subject must be the node, and it must have the node's name or the
+//! dialled address.
 
 use std::io;
 use std::sync::Arc;
@@ -9,10 +10,10 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, SignatureScheme};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Accepts a certificate of the CA whose subject is the node's user (`system:node:NAME`), which the signer of kubelets'
-/// serving certificates demands, and that carries the node's name or its address. Both alternative names are taken: a
-/// node that joins gets the name first, as nobody can vouch for its addresses yet. The address alone would let a node
-/// answer for the one that has taken over its old address.
+/// Accepts a certificate of the CA whose subject is the node's user (`system:node:NAME`), as the signer of kubelets'
+/// serving certificates demands, and that contains the node's name or its address. Both alternative names are
+/// accepted because a joining node first gets the name only: nothing vouches for its addresses yet. The address alone
+/// would let a node answer for the node that has taken over its old address.
 #[derive(Debug)]
 pub struct NodeIdentity {
     inner: Arc<dyn ServerCertVerifier>,
@@ -129,7 +130,7 @@ mod tests {
             assert!(is_other_name(&check(&leaf("n1", names, &issuer)).unwrap_err()), "{names:?}");
         }
         assert!(check(&leaf("n1", &["n1"], &foreign)).is_err());
-        // The node that had the address before, or that got another one's name.
+        // The previous node with the address, or a node that got another node's name.
         for names in [&["n1"][..], &["10.0.0.1"], &["n2", "10.0.0.1"]] {
             let refused = check(&leaf("n2", names, &issuer)).unwrap_err();
             let Error::InvalidCertificate(CertificateError::Other(why)) = refused else {

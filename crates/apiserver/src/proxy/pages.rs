@@ -1,10 +1,10 @@
-//! Pages that were made for another address: the links of proxied HTML are led back through the proxy.
+//! Rewrites the links of proxied HTML pages so that they lead through the proxy.
 //!
 //! Source: the behaviour of `k8s.io/apimachinery/pkg/util/proxy` Transport.
 
 use super::rewrite;
 
-/// Attributes that hold a link.
+/// The attributes that contain links.
 const LINKS: &[&str] = &[
     "action",
     "archive",
@@ -31,7 +31,7 @@ pub struct Links<'a> {
 }
 
 impl Links<'_> {
-    /// The page with the links of its tags led back. What is no tag is left as it is.
+    /// Returns the page with the links in its tags rewritten. Text outside of tags is unchanged.
     pub fn html(&self, page: &str) -> String {
         let mut out = String::with_capacity(page.len() + 256);
         let mut rest = page;
@@ -83,7 +83,7 @@ impl Links<'_> {
     }
 }
 
-/// Where a tag ends: behind the first `>` that is in no quotes.
+/// Returns the index after the end of a tag: the first `>` that is not quoted.
 fn tag_end(tag: &str) -> usize {
     let mut quote = None;
     for (at, c) in tag.char_indices() {

@@ -1,4 +1,4 @@
-//! Proxied answers speak of paths of their own: redirects are led back through the proxy.
+//! Rewrites the paths in proxied responses: redirects lead through the proxy.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -7,7 +7,8 @@ use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 
 use knarr_wire::query::decode_bytes;
 
-/// How many segments come before what is proxied: `/api/v1/nodes/n/proxy`, `/api/v1/namespaces/ns/pods/p/proxy`.
+/// Returns how many path segments precede the proxied path: `/api/v1/nodes/n/proxy`,
+/// `/api/v1/namespaces/ns/pods/p/proxy`.
 fn segments(resource: &str) -> usize {
     if resource == "nodes" { 5 } else { 7 }
 }
@@ -17,11 +18,11 @@ fn segments(resource: &str) -> usize {
 pub struct Proxied {
     /// The path up to `proxy`, decoded.
     pub prefix: String,
-    /// What follows it, escaped, for the backend: empty, or with a leading slash.
+    /// The path after it, escaped for the backend: empty, or with a leading slash.
     pub rest: String,
 }
 
-/// Splits a path as it came behind `proxy`. What follows is decoded, cleaned and escaped anew, as upstream does.
+/// Splits a path at `proxy`. The rest is decoded, cleaned and escaped again, as upstream does.
 pub fn split(raw: &str, resource: &str) -> Proxied {
     let decoded = decode_bytes(raw, false);
     let parts: Vec<&[u8]> = trimmed(&decoded).split(|b| *b == b'/').collect();
@@ -39,14 +40,14 @@ pub fn split(raw: &str, resource: &str) -> Proxied {
     Proxied { prefix, rest: escape(&clean) }
 }
 
-/// Without the slashes around it.
+/// Returns the path without slashes at its ends.
 fn trimmed(path: &[u8]) -> &[u8] {
     let begin = path.iter().position(|b| *b != b'/').unwrap_or(path.len());
     let end = path.iter().rposition(|b| *b != b'/').map_or(begin, |last| last + 1);
     &path[begin..end]
 }
 
-/// Without empty segments and `.`, and without what `..` leads out of.
+/// Removes empty segments and `.`, and resolves `..`.
 fn cleaned<'a>(parts: &[&'a [u8]]) -> Vec<&'a [u8]> {
     let mut clean = Vec::new();
     for part in parts {
@@ -59,7 +60,7 @@ fn cleaned<'a>(parts: &[&'a [u8]]) -> Vec<&'a [u8]> {
     clean
 }
 
-/// A path with all escaped but what Go leaves as it is. Source: `net/url`'s `URL.EscapedPath`.
+/// Escapes a path as Go does. Source: `net/url`'s `URL.EscapedPath`.
 pub fn escape(path: &[u8]) -> String {
     let mut out = String::with_capacity(path.len());
     for byte in path {
@@ -73,8 +74,8 @@ pub fn escape(path: &[u8]) -> String {
     out
 }
 
-/// Where a redirect of the backend leads, seen from outside: `prefix` is the path up to `proxy`, `hosts` are the names
-/// under which the backend was called.
+/// Returns the target of the backend's redirect as the client has to see it: `prefix` is the path up to `proxy`,
+/// `hosts` are the names under which the backend was called.
 pub fn location(redirect: &str, prefix: &str, hosts: &[&str]) -> String {
     let rest = ["http://", "https://"].iter().find_map(|scheme| redirect.strip_prefix(scheme));
     let path = match rest {
@@ -96,14 +97,14 @@ pub fn location(redirect: &str, prefix: &str, hosts: &[&str]) -> String {
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 
-/// Tells the backend the path as it was asked for.
+/// Adds the header with the original path for the backend.
 pub fn forwarded(headers: &mut HeaderMap, path: &str) {
     if let Ok(value) = HeaderValue::from_str(path) {
         headers.insert(FORWARDED_URI, value);
     }
 }
 
-/// Tells the backend who asked, behind the proxies that said so already.
+/// Adds the client's address to the header, after those of earlier proxies.
 pub fn forwarded_for(headers: &mut HeaderMap, peer: Option<IpAddr>) {
     let Some(peer) = peer else { return };
     let said = headers.get_all(FORWARDED_FOR).iter().filter_map(|v| v.to_str().ok()).map(str::to_owned);
@@ -113,7 +114,7 @@ pub fn forwarded_for(headers: &mut HeaderMap, peer: Option<IpAddr>) {
     }
 }
 
-/// Changes the backend's headers to what the client has to see.
+/// Rewrites the backend's headers for the client.
 pub fn answer(headers: &mut HeaderMap, prefix: &str, hosts: &[&str]) {
     let cors: Vec<HeaderName> =
         headers.keys().filter(|n| n.as_str().starts_with("access-control-allow-")).cloned().collect();

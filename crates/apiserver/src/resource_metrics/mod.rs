@@ -1,7 +1,7 @@
-//! metrics.k8s.io: what nodes and pods use, asked of the kubelets when somebody wants to know.
+//! metrics.k8s.io: the resource usage of nodes and pods, requested from the kubelets on demand.
 //!
-//! An APIService of this name with a Service behind it, such as metrics-server's, takes the place of this.
-//! Source: the API and the answers of `sigs.k8s.io/metrics-server`.
+//! An APIService of this name with a Service, such as metrics-server's, replaces this API.
+//! Source: the API and the responses of `sigs.k8s.io/metrics-server`.
 
 mod rows;
 mod samples;
@@ -28,15 +28,15 @@ use samples::{Pair, Snapshot};
 pub const GROUP: &str = "metrics.k8s.io";
 pub const VERSION: &str = "v1beta1";
 const GROUP_VERSION: &str = "metrics.k8s.io/v1beta1";
-/// Kubelets asked at a time, and how long one may take.
+/// How many kubelets are asked concurrently, and the timeout of each.
 const AT_ONCE: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of a kubelet's summary.
+/// The maximum size of a kubelet's summary, in bytes.
 const MAX_SUMMARY: usize = 16 << 20;
-/// A measurement serves for this long; one older than `STALE` says nothing about now.
+/// How long a measurement is reused; one older than `STALE` is no baseline for the current usage.
 const FRESH: Duration = Duration::from_secs(10);
 const STALE: Duration = Duration::from_secs(60);
-/// The shortest time over which a processor's use is told.
+/// The shortest interval over which CPU usage is reported.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 /// Asks kubelets, and keeps the last two measurements of each node.
@@ -46,7 +46,7 @@ pub struct ResourceMetrics {
     measured: Mutex<BTreeMap<String, Pair>>,
 }
 
-/// As legacy discovery lists them.
+/// Returns the resources as legacy discovery lists them.
 pub fn resources() -> Value {
     let resource = |name: &str, kind: &str, namespaced: bool| json!({"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["get", "list"]});
     json!({
@@ -90,7 +90,7 @@ pub async fn answer(metrics: &ResourceMetrics, request: &Request) -> Result<Answ
     Ok(Answer::Value { code: 200, value })
 }
 
-/// Which objects are asked for.
+/// The selected objects.
 struct Wanted {
     labels: Selector,
     fields: FieldSelector,
@@ -147,7 +147,7 @@ async fn pods(metrics: &ResourceMetrics, request: &Request) -> Result<Vec<Value>
     Ok(pods.iter().filter_map(usage).collect())
 }
 
-/// What these nodes use; those that do not answer are left out.
+/// Returns the measurements of these nodes; nodes whose kubelet does not answer are left out.
 async fn measure(metrics: &ResourceMetrics, nodes: BTreeSet<String>) -> BTreeMap<String, Pair> {
     let measured = stream::iter(nodes)
         .map(|node| async move {
@@ -177,7 +177,7 @@ impl ResourceMetrics {
         let mut new = Arc::new(self.ask(node).await?);
         let old = match known {
             Some(known) if (SHORTEST..STALE).contains(&age(&known.new)) => known.new,
-            // Nothing that one could measure against: a second look gives a rate.
+            // No recent measurement exists as a baseline: a second one is taken to compute a rate.
             _ => {
                 let first = new;
                 clock.sleep(SHORTEST).await;
@@ -207,7 +207,7 @@ impl ResourceMetrics {
         self.measured.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned()
     }
 
-    /// Keeps the measurement, and forgets nodes that are no more.
+    /// Keeps the measurement, and forgets nodes that do not exist any more.
     fn put(&self, node: &str, pair: Pair, exists: impl Fn(&str) -> bool) {
         let mut held = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
         held.insert(node.to_owned(), pair);

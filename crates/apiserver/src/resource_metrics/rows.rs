@@ -1,11 +1,11 @@
-//! Tables of resource metrics: a column for each resource that is measured.
+//! Tables of resource metrics: one column for each measured resource.
 
 use std::collections::BTreeMap;
 
 use knarr_apimachinery::quantity::Quantity;
 use serde_json::{Value, json};
 
-/// What one object uses: a node itself, a pod as the sum of its containers.
+/// Returns the usage of one object: of a node itself, or the sum of a pod's containers.
 fn usage(item: &Value) -> BTreeMap<String, Quantity> {
     let mut sums: BTreeMap<String, Quantity> = BTreeMap::new();
     let containers = item["containers"].as_array().into_iter().flatten();
@@ -25,7 +25,7 @@ fn usage(item: &Value) -> BTreeMap<String, Quantity> {
     sums
 }
 
-/// The table of these items. The first one says which columns there are.
+/// Returns the table of these items. The columns are the resources of the first item.
 pub fn table(items: &[Value]) -> Value {
     let names: Vec<String> = items.first().map(usage).unwrap_or_default().into_keys().collect();
     let column = |name: &str, format: &str| json!({"name": name, "type": "string", "format": format, "description": "", "priority": 0});

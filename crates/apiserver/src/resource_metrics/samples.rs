@@ -1,4 +1,4 @@
-//! Two measurements of a node, and the use between them.
+//! Two measurements of a node, and the usage between them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use knarr_registry::metadata::rfc3339;
 
-/// Processor time so far and memory now.
+/// The cumulative CPU time and the current memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Point {
     pub at: Timestamp,
@@ -20,16 +20,16 @@ pub struct Point {
     pub memory: u64,
 }
 
-/// What a kubelet said at one moment.
+/// The summary of a kubelet at one moment.
 #[derive(Debug)]
 pub struct Snapshot {
     pub at: Timestamp,
     node: Option<Point>,
-    /// Containers by the uid of their pod.
+    /// The containers, by the uid of their pod.
     pods: BTreeMap<String, BTreeMap<String, Point>>,
 }
 
-/// The last two of a node.
+/// The last two measurements of a node.
 #[derive(Debug, Clone)]
 pub struct Pair {
     pub old: Arc<Snapshot>,
@@ -37,7 +37,7 @@ pub struct Pair {
 }
 
 impl Snapshot {
-    /// From `/stats/summary`.
+    /// Parses the response of `/stats/summary`.
     pub fn parse(summary: &Value, at: Timestamp) -> Self {
         let array = |v: &Value| v.as_array().cloned().unwrap_or_default();
         let container = |c: &Value| Some((c["name"].as_str()?.to_owned(), point(c)?));
@@ -57,7 +57,7 @@ fn point(stats: &Value) -> Option<Point> {
     })
 }
 
-/// The use between two points, and over what time; nothing across a restart.
+/// Returns the usage between two points and the interval between them; `None` if a restart lies between.
 fn usage(old: &Point, new: &Point) -> Option<(Value, Duration)> {
     let window = Duration::try_from(new.at.duration_since(old.at)).ok().filter(|w| !w.is_zero())?;
     let used = i128::from(new.cpu_nanos.checked_sub(old.cpu_nanos)?);
@@ -70,7 +70,7 @@ fn usage(old: &Point, new: &Point) -> Option<(Value, Duration)> {
     Some((json!({"cpu": cpu, "memory": memory}), window))
 }
 
-/// A duration as the API writes it: `15.02s`, `1m0.5s`.
+/// Formats a duration as the API does: `15.02s`, `1m0.5s`.
 fn shown(window: Duration) -> String {
     let millis = window.as_millis();
     let (minutes, rest) = (millis / 60_000, millis % 60_000);
@@ -101,7 +101,8 @@ impl Pair {
         Some(value)
     }
 
-    /// A pod is told of whole or not at all: half of it would look like little use.
+    /// Returns the usage of a pod; `None` unless all its containers are measured, because a part would look like low
+    /// usage.
     pub fn pod(&self, pod: &Pod) -> Option<Value> {
         let (old, new) = (self.old.pods.get(pod.uid())?, self.new.pods.get(pod.uid())?);
         let running = pod.status.as_ref()?.container_statuses.as_ref()?;

@@ -67,7 +67,7 @@ struct KmsFile {
     #[serde(default)]
     timeout: Option<String>,
     #[serde(default)]
-    #[allow(dead_code, reason = "only KMS v1 uses it; v2 accepts the field")]
+    #[allow(dead_code, reason = "only KMS v1 uses it; unknown fields are refused")]
     cachesize: Option<i32>,
 }
 
