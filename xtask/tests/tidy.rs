@@ -21,7 +21,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("wire", &["apimachinery", "api", "reload"]),
     ("registry", &["apimachinery", "api", "client", "grpc", "outgoing", "reload", "storage", "wire"]),
     ("auth", &["apimachinery", "api", "cel", "outgoing", "registry", "reload", "tls", "wire"]),
-    ("admission", &["apimachinery", "api", "auth", "cel", "client", "outgoing", "registry", "reload", "wire"]),
+    (
+        "admission",
+        &["apimachinery", "api", "auth", "cel", "client", "outgoing", "registry", "reload", "wire"],
+    ),
     (
         "apiserver",
         &[

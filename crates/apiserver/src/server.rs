@@ -40,7 +40,7 @@ use knarr_outgoing::webhook::Webhooks;
 use knarr_registry::cache::{Caches, LoadError};
 use knarr_registry::custom_resources::{self, CustomResources};
 use knarr_registry::encryption::{EncryptedStore, EncryptionConfig, KeyServices};
-use knarr_registry::event_leases::{self, EventLeases};
+use knarr_registry::event_leases::EventLeases;
 use knarr_registry::served::{storage_name, stored_form};
 use knarr_registry::table::LiveTable;
 use knarr_registry::{MeteredStore, Registry, Settings};
@@ -124,17 +124,13 @@ impl ApiServer {
         )?);
         let registry = Arc::new(Registry {
             table: LiveTable::new(&config.resources, &caches),
-            store,
             clock: Arc::clone(&clock),
             caches,
             metrics: Arc::clone(&metrics),
-            settings: Settings {
-                service_cidr: config.service_cidr,
-                node_ports: config.node_ports.clone(),
-                event_ttl: config.event_ttl,
-            },
+            settings: Settings { service_cidr: config.service_cidr, node_ports: config.node_ports.clone() },
             compacted: AtomicU64::new(0),
-            events: EventLeases::default(),
+            events: EventLeases::new(Arc::clone(&store), Arc::clone(&clock), config.event_ttl),
+            store,
             webhooks: Webhooks::new(Arc::clone(&clock)),
             admission: Arc::clone(&admission) as Arc<dyn knarr_registry::Admission>,
             permissions: Arc::clone(&authorizer) as Arc<dyn knarr_registry::Permissions>,
@@ -234,7 +230,10 @@ impl ApiServer {
             steps.finish(&["priority-and-fairness-config-consumer", "priority-and-fairness-filter"]);
         }
         let of = Arc::clone(&registry);
-        loops.run("lease-expiry", move |_| event_leases::expire(Arc::clone(&of)));
+        loops.run("lease-expiry", move |stop| {
+            let of = Arc::clone(&of);
+            async move { of.events.expire(stop).await }
+        });
         let of = Arc::clone(&registry);
         loops.run("store-compaction", move |_| compact(Arc::clone(&of)));
         let (of, client) = (Arc::clone(&aggregator), own_client(&inner));

@@ -161,7 +161,7 @@ async fn write_new(
     name: &str,
 ) -> Result<Arc<Object>, StatusError> {
     let key = served.key(namespace, name);
-    let lease = if params.dry_run { None } else { registry.events.lease_for(registry, served).await? };
+    let lease = if params.dry_run { None } else { registry.events.lease_for(served).await? };
     for _ in 0..allocators::ATTEMPTS {
         let (extra, allocated) = allocators::plan(registry, served, None, Some(&mut object)).await?;
         let new = match &prepared {

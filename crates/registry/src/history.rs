@@ -7,7 +7,7 @@ use knarr_storage::{Error, Event, EventKind, WatchItem, WatchRequest};
 use tokio::sync::Semaphore;
 
 use super::served::Served;
-use super::store::status_of;
+use super::store_errors::status_of;
 use crate::Registry;
 use crate::cache::CacheEvent;
 

@@ -7,6 +7,7 @@ pub mod attributes;
 pub mod cache;
 pub mod codec;
 pub mod conversion;
+mod conversion_webhook;
 pub mod create;
 pub mod custom_resources;
 pub mod delete;
@@ -24,9 +25,11 @@ pub mod served;
 mod services;
 pub mod storage_limits;
 pub mod store;
+pub mod store_errors;
 mod stored_objects;
 pub mod subresources;
 pub mod table;
+pub mod target;
 pub mod unsupported;
 pub mod update;
 pub mod watch;
@@ -36,7 +39,6 @@ use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use knarr_apimachinery::clock::Clock;
@@ -61,8 +63,6 @@ pub struct Settings {
     /// The range from which Services get their addresses, unless ServiceCIDR objects define other ranges.
     pub service_cidr: (Ipv4Addr, u8),
     pub node_ports: RangeInclusive<u16>,
-    /// How long events are kept.
-    pub event_ttl: Duration,
 }
 
 /// Checks whether a client has a permission beyond the one that its request was authorized for.

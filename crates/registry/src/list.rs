@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 
 use super::options::{ListParams, Version, VersionMatch};
 use super::served::Served;
-use super::store::{self, status_of};
+use super::store;
+use super::store_errors::status_of;
 use crate::Registry;
 use knarr_wire::metrics::Metric;
 use knarr_wire::output::ListAnswer;

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::options::{FieldValidation, WriteParams};
 use super::served::Served;
-use super::update::Target;
+use super::target::Target;
 use super::{Request, metadata};
 use knarr_wire::yaml::Yaml;
 

@@ -8,6 +8,9 @@ use super::served::Served;
 use super::{Registry, create, metadata, store};
 use knarr_wire::request::Request;
 
+/// How many writes run concurrently at the start: they share the store's fsyncs.
+pub const AT_ONCE: usize = 32;
+
 impl WriteParams {
     /// Returns the parameters for a write by the server itself.
     pub fn own() -> Self {

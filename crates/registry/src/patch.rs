@@ -11,7 +11,8 @@ use serde_json::Value;
 use super::managed::{self, Change};
 use super::options::{FieldValidation, WriteParams};
 use super::served::Served;
-use super::update::{self, Target, modify};
+use super::target::Target;
+use super::update::{self, modify};
 use super::{Request, create, metadata};
 use crate::Registry;
 use knarr_wire::input;
@@ -88,8 +89,8 @@ fn undecodable(format: Format, error: &serde_json::Error) -> StatusError {
     }
 }
 
+/// Refuses options that this patch format does not have.
 pub fn check_options(params: &WriteParams, format: Format) -> Result<(), StatusError> {
-    /// Refuses options that this patch format does not have.
     let mut errors = ErrorList::new();
     if format != Format::Apply && params.force.is_some() {
         let why = "may not be specified for non-apply patch";

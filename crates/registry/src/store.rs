@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::served::{Prepared, Served};
 use crate::Registry;
 use crate::storage_limits::exceeded;
+use crate::store_errors::status_of;
 
 /// An object as it is in the store now.
 pub struct Current {
@@ -54,24 +55,6 @@ impl From<Error> for WriteError {
             Error::Conflict(conflict) => Self::Conflict(conflict),
             other => Self::Status(status_of(&other)),
         }
-    }
-}
-
-/// Returns the Status that a client gets for a failure of the store.
-pub fn status_of(error: &Error) -> StatusError {
-    match error {
-        Error::TooLarge { limit, .. } => StatusError::request_entity_too_large(*limit),
-        Error::Compacted { .. } => StatusError::expired(
-            "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.",
-        ),
-        Error::Closed => StatusError::unavailable("the server is shutting down"),
-        // etcd's own message, which upstream passes on, too.
-        Error::Backend(why) => StatusError::new(500, "", &**why),
-        Error::NoSpace => StatusError::new(500, "", error.to_string()),
-        Error::Timeout => {
-            StatusError::timeout("Timeout: request did not complete within the allotted timeout")
-        }
-        other => StatusError::internal(other),
     }
 }
 

@@ -76,6 +76,11 @@ impl LiveTable {
         self.current.load().find(group, version, plural).cloned()
     }
 
+    /// Finds a resource of a group in its version `v1`.
+    pub fn v1(&self, group: &str, plural: &str) -> Option<Arc<Served>> {
+        self.find(group, "v1", plural)
+    }
+
     pub fn has_group_version(&self, group: &str, version: &str) -> bool {
         self.current.load().has_group_version(group, version)
     }

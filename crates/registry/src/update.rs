@@ -16,20 +16,13 @@ use super::managed::Change;
 use super::options::WriteParams;
 use super::served::{Prepared, Served};
 use super::store::{self, Current, Extra, WriteError};
+use super::target::Target;
 use super::{Request, fill, managed, metadata, unsupported};
 use crate::Registry;
 use crate::allocators;
 
 /// How many times a write is attempted when other writes conflict with it.
 const ATTEMPTS: usize = 32;
-
-/// The object, or the subresource of it, that is written.
-#[derive(Debug, Clone, Copy)]
-pub struct Target<'a> {
-    pub namespace: &'a str,
-    pub name: &'a str,
-    pub subresource: Option<&'a str>,
-}
 
 /// Handles PUT to one object. The flag is true if the object was created.
 pub async fn update(

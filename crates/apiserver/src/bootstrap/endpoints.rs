@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use super::kubernetes_service;
 use crate::state::State;
 use knarr_registry::storage_limits::MASTER_LEASES;
-use knarr_registry::store::status_of;
+use knarr_registry::store_errors::status_of;
 use knarr_wire::request::Request;
 
 const TTL: Duration = Duration::from_secs(15);

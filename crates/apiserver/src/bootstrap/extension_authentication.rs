@@ -10,20 +10,20 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
 
-use super::served;
 use crate::config::Config;
 use crate::state::State;
 use knarr_registry::managed::Change;
 use knarr_registry::options::WriteParams;
 use knarr_registry::own::ensure;
-use knarr_registry::update::{Target, modify};
+use knarr_registry::target::Target;
+use knarr_registry::update::modify;
 use knarr_wire::request::Request;
 
 const NAME: &str = "extension-apiserver-authentication";
 const NAMESPACE: &str = "kube-system";
 
 pub async fn reconcile(server: &State, request: &Request) -> Result<(), StatusError> {
-    let Some(config_maps) = served(server, "", "configmaps") else { return Ok(()) };
+    let Some(config_maps) = server.registry.table.v1("", "configmaps") else { return Ok(()) };
     let data = data(&server.config);
     if data.as_object().is_none_or(serde_json::Map::is_empty) {
         return Ok(());

@@ -5,13 +5,14 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
-use super::{AT_ONCE, served};
 use crate::flowcontrol::defaults::{self, AUTOUPDATE};
 use crate::state::State;
 use knarr_registry::managed::Change;
 use knarr_registry::options::WriteParams;
+use knarr_registry::own::AT_ONCE;
 use knarr_registry::own::ensure;
-use knarr_registry::update::{Target, modify};
+use knarr_registry::target::Target;
+use knarr_registry::update::modify;
 use knarr_registry::{metadata, store};
 use knarr_wire::request::Request;
 
@@ -31,7 +32,7 @@ pub async fn reconcile(server: &State, request: &Request) -> Result<(), StatusEr
 }
 
 async fn one(server: &State, request: &Request, plural: &str, object: Value) -> Result<(), StatusError> {
-    let Some(served) = served(server, GROUP, plural) else { return Ok(()) };
+    let Some(served) = server.registry.table.v1(GROUP, plural) else { return Ok(()) };
     let name = metadata::text(&object, "name").to_owned();
     let Some(current) = store::read(&server.registry, &served, "", &name).await? else {
         return ensure(&server.registry, request, &served, object).await;

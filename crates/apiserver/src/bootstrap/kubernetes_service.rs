@@ -6,12 +6,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use super::served;
 use crate::state::State;
 use knarr_registry::managed::Change;
 use knarr_registry::options::WriteParams;
 use knarr_registry::own::ensure;
-use knarr_registry::update::{Target, modify};
+use knarr_registry::target::Target;
+use knarr_registry::update::modify;
 use knarr_wire::request::Request;
 
 const TARGET: Target<'_> = Target { namespace: "default", name: "kubernetes", subresource: None };
@@ -31,7 +31,7 @@ pub async fn reconcile(server: &State, request: &Request) -> Result<(), StatusEr
             "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": advertise.port()}],
         },
     });
-    if let Some(services) = served(server, "", "services") {
+    if let Some(services) = server.registry.table.v1("", "services") {
         ensure(&server.registry, request, &services, service).await?;
     }
     Ok(())
@@ -77,7 +77,7 @@ async fn set(
     object: Value,
     fields: &[&str],
 ) -> Result<(), StatusError> {
-    let Some(served) = served(server, group, plural) else { return Ok(()) };
+    let Some(served) = server.registry.table.v1(group, plural) else { return Ok(()) };
     ensure(&server.registry, request, &served, object.clone()).await?;
     let change = |old: &Value| {
         let mut new = old.clone();

@@ -4,13 +4,12 @@
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use super::served;
 use crate::state::State;
 use knarr_registry::own::ensure;
 use knarr_wire::request::Request;
 
 pub async fn reconcile(server: &State, request: &Request) -> Result<(), StatusError> {
-    let Some(config_maps) = served(server, "", "configmaps") else { return Ok(()) };
+    let Some(config_maps) = server.registry.table.v1("", "configmaps") else { return Ok(()) };
     ensure(&server.registry, request, &config_maps, since(server.clock.now())).await
 }
 

@@ -8,7 +8,6 @@ mod legacy_tokens;
 mod roles;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use knarr_apimachinery::status::StatusError;
@@ -17,12 +16,9 @@ use serde_json::{Value, json};
 use crate::aggregator;
 use crate::cluster_ips;
 use crate::state::State;
-use knarr_registry::own::ensure;
-use knarr_registry::served::Served;
+use knarr_registry::own::{AT_ONCE, ensure};
 use knarr_wire::request::Request;
 
-/// How many writes run concurrently: they share the store's fsyncs.
-const AT_ONCE: usize = 32;
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
 /// Creates the missing objects.
@@ -74,10 +70,6 @@ pub async fn join(server: &State) -> Result<Option<endpoints::MasterLease>, Stat
     Ok(None)
 }
 
-fn served(server: &State, group: &str, plural: &str) -> Option<Arc<Served>> {
-    server.registry.table.find(group, "v1", plural)
-}
-
 /// Creates those of the objects that do not exist.
 async fn ensure_all(
     server: &State,
@@ -86,7 +78,7 @@ async fn ensure_all(
     plural: &str,
     objects: Vec<Value>,
 ) -> Result<(), StatusError> {
-    let Some(served) = served(server, group, plural) else { return Ok(()) };
+    let Some(served) = server.registry.table.v1(group, plural) else { return Ok(()) };
     stream::iter(objects)
         .map(|object| ensure(&server.registry, request, &served, object))
         .buffer_unordered(AT_ONCE)

@@ -6,14 +6,15 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use super::{AT_ONCE, served};
 use crate::state::State;
 use knarr_auth::authz::policy::{self, Default};
 use knarr_auth::authz::rules;
 use knarr_registry::managed::Change;
 use knarr_registry::options::WriteParams;
+use knarr_registry::own::AT_ONCE;
 use knarr_registry::own::ensure;
-use knarr_registry::update::{Target, modify};
+use knarr_registry::target::Target;
+use knarr_registry::update::modify;
 use knarr_registry::{metadata, store};
 use knarr_wire::request::Request;
 
@@ -29,7 +30,7 @@ pub async fn reconcile(server: &State, request: &Request) -> Result<(), StatusEr
 }
 
 async fn reconcile_one(server: &State, request: &Request, default: Default) -> Result<(), StatusError> {
-    let Some(served) = served(server, GROUP, default.resource) else { return Ok(()) };
+    let Some(served) = server.registry.table.v1(GROUP, default.resource) else { return Ok(()) };
     let (namespace, name) = (
         metadata::text(&default.object, "namespace").to_owned(),
         metadata::text(&default.object, "name").to_owned(),

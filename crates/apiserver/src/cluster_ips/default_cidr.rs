@@ -10,7 +10,8 @@ use knarr_registry::managed::Change;
 use knarr_registry::metadata;
 use knarr_registry::options::WriteParams;
 use knarr_registry::own::ensure;
-use knarr_registry::update::{Target, modify};
+use knarr_registry::target::Target;
+use knarr_registry::update::modify;
 use knarr_wire::request::Request;
 
 const MANAGER: &str = "kubernetes-service-cidr-controller";

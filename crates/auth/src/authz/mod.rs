@@ -1,7 +1,9 @@
 //! Who may do what: the `system:masters` shortcut, the Node authorizer, RBAC.
 
+mod attributes;
 mod conditions;
 pub mod config;
+mod decision;
 pub mod escalation;
 pub mod node;
 mod node_folders;
@@ -25,98 +27,10 @@ use knarr_registry::Permissions;
 use knarr_reload::Reloaded;
 use knarr_wire::annotations::annotate;
 use knarr_wire::metrics::{Metric, Metrics};
-use knarr_wire::query::Query;
 use knarr_wire::request::Request;
-use knarr_wire::request_info::RequestInfo;
 
-/// What somebody wants to do.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Attributes {
-    pub verb: String,
-    pub group: String,
-    pub version: String,
-    pub resource: String,
-    pub subresource: String,
-    pub namespace: String,
-    pub name: String,
-    /// The URL path, where the request names no resource; `resource` is empty then.
-    pub path: String,
-    /// The field selector of a list or watch.
-    pub field_selector: String,
-    /// The label selector of a list or watch.
-    pub label_selector: String,
-}
-
-impl Attributes {
-    pub fn of_request(info: &RequestInfo, query: &Query) -> Self {
-        if !info.is_resource {
-            return Self { verb: info.verb.clone(), path: info.path.clone(), ..Self::default() };
-        }
-        // The old watch paths honour selectors in part only, so authorization does not count on them there.
-        let selects = !info.watch_path && matches!(info.verb.as_str(), "list" | "watch" | "deletecollection");
-        let selector = |name: &str| query.get(name).filter(|_| selects).unwrap_or("").to_owned();
-        Self {
-            verb: info.verb.clone(),
-            group: info.group.clone(),
-            version: info.version.clone(),
-            resource: info.resource.clone(),
-            subresource: info.subresource.clone(),
-            namespace: info.namespace.clone(),
-            name: info.name.clone(),
-            path: String::new(),
-            field_selector: selector("fieldSelector"),
-            label_selector: selector("labelSelector"),
-        }
-    }
-
-    pub fn is_resource(&self) -> bool {
-        self.path.is_empty()
-    }
-
-    /// `pods`, `pods/log`: how rules name it.
-    pub fn full_resource(&self) -> String {
-        if self.subresource.is_empty() {
-            self.resource.clone()
-        } else {
-            format!("{}/{}", self.resource, self.subresource)
-        }
-    }
-}
-
-/// The outcome, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Decision {
-    Allowed {
-        reason: String,
-    },
-    /// Nobody after this one is asked.
-    Denied {
-        reason: String,
-    },
-    NoOpinion {
-        reason: String,
-    },
-}
-
-impl Decision {
-    pub fn is_allowed(&self) -> bool {
-        matches!(self, Self::Allowed { .. })
-    }
-
-    pub fn reason(&self) -> &str {
-        match self {
-            Self::Allowed { reason } | Self::Denied { reason } | Self::NoOpinion { reason } => reason,
-        }
-    }
-
-    fn word(&self) -> &'static str {
-        match self {
-            Self::Allowed { .. } => "allowed",
-            Self::Denied { .. } => "denied",
-            Self::NoOpinion { .. } => "no-opinion",
-        }
-    }
-}
+pub use attributes::Attributes;
+pub use decision::Decision;
 
 /// One authorizer of the chain.
 pub enum Step {

@@ -199,7 +199,8 @@ impl Access {
         };
         // Each value on the line of its key, as kubectl writes it: scripts cut the data out with grep and awk.
         let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-        serde_saphyr::to_string_with_options(&file, options).map_err(|e| KubeconfigError::Parse(e.to_string()))
+        serde_saphyr::to_string_with_options(&file, options)
+            .map_err(|e| KubeconfigError::Parse(e.to_string()))
     }
 }
 

@@ -46,7 +46,8 @@ use crate::volume_manager::Volumes;
 use crate::volumes::ObjectSource;
 
 use retry::Retry;
-pub use sync::{SyncOutcome, pause_after};
+pub use retry::pause_after;
+pub use sync::SyncOutcome;
 
 /// What a worker remembers of its pod between passes.
 #[derive(Debug, Default)]

@@ -1,9 +1,9 @@
 //! When a resize that could not be carried out is tried again: after pauses that grow with time, not with the passes that
 //! other events bring.
 
-use jiff::{SignedDuration, Timestamp};
+use std::time::Duration;
 
-use super::pause_after;
+use jiff::{SignedDuration, Timestamp};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Retry {
@@ -23,6 +23,13 @@ impl Retry {
         let pause = SignedDuration::try_from(pause_after(pauses - 1)).unwrap_or_default();
         Self { pauses, at: now.checked_add(pause).unwrap_or(Timestamp::MAX) }
     }
+}
+
+/// How long to wait after so many failures in a row.
+pub fn pause_after(failures: u32) -> Duration {
+    const FIRST: Duration = Duration::from_millis(500);
+    const LONGEST: Duration = Duration::from_secs(122);
+    FIRST.saturating_mul(1 << failures.min(10)).min(LONGEST)
 }
 
 #[cfg(test)]

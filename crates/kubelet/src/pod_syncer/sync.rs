@@ -1,7 +1,6 @@
 //! The pass of a pod that is to run.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -364,11 +363,4 @@ fn remove_logs(log: &std::path::Path, attempt: u32) {
         let _ = std::fs::remove_file(part);
     }
     let _ = std::fs::remove_file(log);
-}
-
-/// How long to wait after so many failures in a row.
-pub fn pause_after(failures: u32) -> Duration {
-    const FIRST: Duration = Duration::from_millis(500);
-    const LONGEST: Duration = Duration::from_secs(122);
-    FIRST.saturating_mul(1 << failures.min(10)).min(LONGEST)
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::Registry;
 use crate::options::WriteParams;
-use crate::store::status_of;
+use crate::store_errors::status_of;
 use crate::{fill, managed, metadata};
 
 const GROUP: &str = "networking.k8s.io";

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::Registry;
 use crate::metadata;
-use crate::store::status_of;
+use crate::store_errors::status_of;
 
 /// The name of the ServiceCIDR that the server itself creates.
 pub const DEFAULT: &str = "kubernetes";

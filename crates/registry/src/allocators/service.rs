@@ -15,7 +15,8 @@ use super::ranges::{self, Range};
 use crate::Registry;
 use crate::metadata;
 use crate::served::Served;
-use crate::store::{Extra, status_of};
+use crate::store::Extra;
+use crate::store_errors::status_of;
 use knarr_wire::metrics::Metric;
 
 pub const IPS: &str = addresses::PREFIX;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use knarr_api::apiextensions::definition::{Definition, compare_versions};
 use knarr_api::custom::CustomResource;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::Registry;
-use crate::conversion::{Conversion, normalize};
+use crate::conversion::{Conversion, Converter, normalize};
 use crate::served::{Served, storage_name};
 
 /// The served resources, by the name of the definition.
@@ -123,7 +123,8 @@ async fn made(
     let mut all = Vec::new();
     for version in versions {
         let resource = if version.storage { stored.clone() } else { custom(version)? };
-        let conversion = Conversion::new(registry, &definition, &version.name);
+        let converter = Arc::downgrade(registry) as Weak<dyn Converter>;
+        let conversion = Conversion::new(converter, &definition, &version.name);
         let (cache, terminating) = (Arc::clone(&cache), Arc::clone(terminating));
         all.push(Arc::new(Served::custom(resource, stored.clone(), cache, conversion, terminating)));
     }

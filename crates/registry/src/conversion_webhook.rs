@@ -2,18 +2,31 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use knarr_api::apiextensions::definition::Definition;
 use knarr_apimachinery::names;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Map, Value, json};
 
 use crate::Registry;
+use crate::conversion::Converter;
 use knarr_outgoing::webhook::{Call, Target};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Converts the objects by the webhook. The result has the same order.
-pub async fn convert(
+#[async_trait]
+impl Converter for Registry {
+    async fn convert(
+        &self,
+        definition: &Definition,
+        objects: Vec<Value>,
+        wanted: &str,
+    ) -> Result<Vec<Value>, StatusError> {
+        convert(self, definition, objects, wanted).await
+    }
+}
+
+async fn convert(
     registry: &Registry,
     definition: &Definition,
     objects: Vec<Value>,

@@ -1,9 +1,8 @@
 //! Converts objects between the versions of a custom resource: unchanged, with another apiVersion, or by a webhook.
 
-mod webhook;
-
 use std::sync::{Arc, Weak};
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use knarr_api::apiextensions::definition::Definition;
 use knarr_api::object::Object;
@@ -13,13 +12,28 @@ use knarr_apimachinery::status::StatusError;
 use knarr_apimachinery::structural::{self, Coerced, Schema};
 use serde_json::Value;
 
-use crate::Registry;
 use crate::cache::Normalize;
 use crate::served::Served;
 
+/// Converts objects by the webhook of a definition.
+#[async_trait]
+pub trait Converter: Send + Sync {
+    /// Converts the objects to the apiVersion `wanted`. The result has the same order.
+    ///
+    /// # Errors
+    /// Why the webhook was not called, or what is wrong with its response.
+    async fn convert(
+        &self,
+        definition: &Definition,
+        objects: Vec<Value>,
+        wanted: &str,
+    ) -> Result<Vec<Value>, StatusError>;
+}
+
 /// Converts objects to one version, and back to the stored version.
 pub struct Conversion {
-    registry: Weak<Registry>,
+    /// Weak: the converter owns the table of resources that this is a part of.
+    converter: Weak<dyn Converter>,
     definition: Arc<Definition>,
     /// The apiVersion, such as `example.com/v1`.
     api_version: String,
@@ -57,10 +71,10 @@ fn version_of(value: &Value) -> String {
 }
 
 impl Conversion {
-    pub fn new(registry: &Arc<Registry>, definition: &Arc<Definition>, version: &str) -> Self {
+    pub fn new(converter: Weak<dyn Converter>, definition: &Arc<Definition>, version: &str) -> Self {
         let api_version = api_version(&definition.group, version);
         Self {
-            registry: Arc::downgrade(registry),
+            converter,
             definition: Arc::clone(definition),
             prefix: format!("{{\"apiVersion\":{},", Value::from(api_version.as_str())),
             api_version,
@@ -120,9 +134,10 @@ impl Conversion {
 
     async fn convert(&self, mut objects: Vec<Value>, wanted: &str) -> Result<Vec<Value>, StatusError> {
         if self.definition.converts_by_webhook() {
-            let registry = self.registry.upgrade();
-            let registry = registry.ok_or_else(|| StatusError::unavailable("the server is shutting down"))?;
-            objects = webhook::convert(&registry, &self.definition, objects, wanted).await?;
+            let converter = self.converter.upgrade();
+            let converter =
+                converter.ok_or_else(|| StatusError::unavailable("the server is shutting down"))?;
+            objects = converter.convert(&self.definition, objects, wanted).await?;
         } else {
             for object in &mut objects {
                 prepare::object(object).insert("apiVersion".into(), wanted.into());
