@@ -1,4 +1,4 @@
-//! AlwaysAdmit and AlwaysDeny, which do what they are called; for trials.
+//! AlwaysAdmit and AlwaysDeny, which admit or refuse every write; for tests.
 
 use async_trait::async_trait;
 use knarr_apimachinery::status::StatusError;

@@ -1,4 +1,5 @@
-//! AlwaysPullImages: nobody runs an image from the node's store that its credentials would not get.
+//! AlwaysPullImages: each pod pulls its images with its own credentials, so that it cannot run an image which another
+//! pod has pulled to the node.
 
 use async_trait::async_trait;
 use knarr_apimachinery::field::{Error, Path};

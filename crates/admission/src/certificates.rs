@@ -1,4 +1,5 @@
-//! Certificate signing requests: who asks and from where, and who may approve, sign, or ask for what.
+//! Certificate signing requests: records the requestor and its address, and checks the permission to approve, sign,
+//! or request a subject.
 
 use std::net::IpAddr;
 
@@ -17,7 +18,8 @@ use knarr_auth::authz;
 
 const GROUP: &str = "certificates.k8s.io";
 const PLURAL: &str = "certificatesigningrequests";
-/// The name under which API servers come to kubelets. Kubelets of former versions let it do everything.
+/// The common name of the API servers' client certificates for kubelets. Kubelets of former versions authorize it for
+/// everything.
 const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 
 fn is_request(attributes: &Attributes<'_>) -> bool {
@@ -28,7 +30,7 @@ fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or("")
 }
 
-/// Writes down who asks, and when conditions came about: what the resource's strategy cannot know.
+/// Sets the requestor, and the times of conditions, which the resource's strategy does not know.
 pub struct CertificateRequestor;
 
 #[async_trait]
@@ -64,8 +66,8 @@ impl Plugin for CertificateRequestor {
     }
 }
 
-/// Records where a request for a kubelet's serving certificate came from: whoever approves it may take that for an
-/// address of the node. What an authenticator says under this key does not count.
+/// Records the source address of a request for a kubelet's serving certificate, because the approver may accept it as
+/// an address of the node. A value that an authenticator sets under this key is removed.
 fn record_source(spec: &mut Map<String, Value>, peer: Option<IpAddr>) {
     if let Some(extra) = spec.get_mut("extra").and_then(Value::as_object_mut) {
         extra.remove(signers::SOURCE_ADDRESS);
@@ -78,7 +80,7 @@ fn record_source(spec: &mut Map<String, Value>, peer: Option<IpAddr>) {
     }
 }
 
-/// Fills in the times that conditions lack; a condition that was there before keeps its transition time.
+/// Sets the times that conditions lack. A condition whose status is unchanged keeps its transition time.
 fn fill_times(object: &mut Value, old: Option<&Value>, now: &str) {
     let before = old.and_then(|o| o.pointer("/status/conditions")).and_then(Value::as_array);
     let Some(Value::Array(conditions)) = object.pointer_mut("/status/conditions") else { return };
@@ -98,7 +100,7 @@ fn fill_times(object: &mut Value, old: Option<&Value>, now: &str) {
     }
 }
 
-/// Whether the user may `approve`, `sign` or `attest` for this signer, or for all of its domain.
+/// Returns whether the user may `approve`, `sign` or `attest` for this signer, or for all signers of its domain.
 pub async fn may(context: &Context<'_>, attributes: &Attributes<'_>, verb: &str, signer: &str) -> bool {
     let domain = signer.split('/').next().unwrap_or("");
     for name in [signer.to_owned(), format!("{domain}/*")] {
@@ -117,7 +119,7 @@ pub async fn may(context: &Context<'_>, attributes: &Attributes<'_>, verb: &str,
     false
 }
 
-/// CertificateApproval: who approves needs the right to, for the signer.
+/// CertificateApproval: an approval needs the permission to approve for the signer.
 pub struct CertificateApproval;
 
 #[async_trait]
@@ -143,7 +145,7 @@ impl Plugin for CertificateApproval {
     }
 }
 
-/// CertificateSigning: who issues needs the right to, for the signer.
+/// CertificateSigning: issuing a certificate needs the permission to sign for the signer.
 pub struct CertificateSigning;
 
 #[async_trait]
@@ -177,7 +179,8 @@ impl Plugin for CertificateSigning {
     }
 }
 
-/// CertificateSubjectRestriction: nobody becomes an administrator by a request. NodeRestriction looks at those of nodes.
+/// CertificateSubjectRestriction: refuses requests for the group system:masters. NodeRestriction checks the requests
+/// of nodes.
 pub struct CertificateSubjectRestriction;
 
 #[async_trait]

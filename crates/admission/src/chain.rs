@@ -1,4 +1,4 @@
-//! The plugins that are switched on, and how they run.
+//! The admission chain: the enabled plugins, and how they run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use knarr_api::features::Features;
 use knarr_auth::authz::Authorizer;
 use knarr_registry::{Admission, Registry};
 
-/// Why the plugins cannot run as they are wanted.
+/// Why the plugins cannot run as configured.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChainError {
     #[error("enable-admission-plugins plugin \"{0}\" is unknown")]
@@ -26,19 +26,19 @@ pub enum ChainError {
     UnknownDisabled(String),
     #[error("[\"{0}\"] in enable-admission-plugins and disable-admission-plugins overlapped")]
     Both(String),
-    /// Policies or webhooks of files.
+    /// Policies or webhooks from files could not be loaded.
     #[error("couldn't init admission plugin \"{plugin}\": {why}")]
     Manifests { plugin: &'static str, why: String },
 }
 
-/// The plugins of one server, with what they remember.
+/// The enabled plugins of one server, with their state.
 pub struct Chain {
     plugins: Vec<(usize, &'static dyn Plugin)>,
     pub settings: AdmissionConfig,
     pub features: Features,
     pub authorizer: Arc<Authorizer>,
     pub metrics: Metrics,
-    /// The budgets of EventRateLimit.
+    /// The token buckets of EventRateLimit.
     pub events: Buckets,
     pub mutating: Configurations,
     pub validating: Configurations,
@@ -47,7 +47,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// All plugins that are on by default or enabled, less those that are disabled.
+    /// Creates the chain of all plugins that are on by default or enabled, without those that are disabled.
     pub fn new(
         settings: AdmissionConfig,
         features: Features,
@@ -85,14 +85,14 @@ impl Chain {
     }
 }
 
-/// The plugins that run, in their order.
+/// Returns the enabled plugins, in their order.
 fn chosen(enabled: &[String], disabled: &[String]) -> Result<Vec<&'static dyn Plugin>, ChainError> {
     check_names(enabled, disabled)?;
     let on = PLUGINS.iter().filter(|(default, plugin)| runs(*default, plugin.name(), enabled, disabled));
     Ok(on.map(|(_, plugin)| *plugin).collect())
 }
 
-/// Whether the names are those of plugins that can be switched on and off.
+/// Checks that the names are those of plugins that can be enabled and disabled.
 pub fn check_names(enabled: &[String], disabled: &[String]) -> Result<(), ChainError> {
     let known = |name: &String| is_enabled(name, &[], &[]).is_some();
     if let Some(name) = enabled.iter().find(|n| !known(n)) {
@@ -107,7 +107,7 @@ pub fn check_names(enabled: &[String], disabled: &[String]) -> Result<(), ChainE
     }
 }
 
-/// Whether a plugin of this name runs; `None` if there is none that can be switched on and off.
+/// Returns whether the plugin of this name is enabled; `None` if no such plugin can be enabled and disabled.
 pub fn is_enabled(name: &str, enabled: &[String], disabled: &[String]) -> Option<bool> {
     let found = PLUGINS.iter().find(|(d, p)| *d != Runs::Always && p.name() == name);
     found.map(|(default, _)| runs(*default, name, enabled, disabled))
@@ -121,14 +121,14 @@ fn runs(default: Runs, name: &str, enabled: &[String], disabled: &[String]) -> b
     }
 }
 
-/// What plugins work with: the registry that asks, and what the chain itself holds.
+/// The context of plugins: the calling registry and the chain.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     pub registry: &'a Registry,
     pub chain: &'a Chain,
 }
 
-/// The time that each plugin takes.
+/// Measures the time of each plugin.
 struct Laps(Duration);
 
 impl Laps {

@@ -1,4 +1,4 @@
-//! ClusterTrustBundleAttest: who publishes a signer's trust bundle may speak for the signer.
+//! ClusterTrustBundleAttest: publishing a signer's trust bundle needs the permission to attest for the signer.
 
 use async_trait::async_trait;
 use knarr_apimachinery::status::StatusError;
@@ -26,7 +26,7 @@ impl Plugin for ClusterTrustBundleAttest {
         {
             return Ok(());
         }
-        // The garbage collector may take owners and finalizers away from what it may not attest.
+        // The garbage collector may remove owners and finalizers without the permission to attest.
         let rest = |v: &serde_json::Value| {
             let mut v = v.clone();
             if let Some(meta) = v["metadata"].as_object_mut() {

@@ -1,4 +1,4 @@
-//! What admission is told at the server's start.
+//! The admission configuration of a server.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,8 @@ use super::default_toleration_seconds::TolerationSeconds;
 use super::event_rate_limit::EventLimit;
 use super::pod_security::{Exemptions, Policy};
 
-/// `staticManifestsDir` of each plugin that has it: the folders of policies and webhooks that the API does not have.
+/// `staticManifestsDir` of each plugin that has it: the directories of policies and webhooks that are not API
+/// objects.
 #[derive(Debug, Clone, Default)]
 pub struct Manifests {
     pub mutating_policies: Option<PathBuf>,
@@ -20,33 +21,34 @@ pub struct Manifests {
     pub validating_webhooks: Option<PathBuf>,
 }
 
-/// Which plugins run, and the settings of those that have some.
+/// The enabled plugins, and the settings of those that have any.
 #[derive(Debug, Clone, Default)]
 pub struct AdmissionConfig {
-    /// `--enable-admission-plugins`: beside those that are on by default.
+    /// `--enable-admission-plugins`: plugins in addition to those that are on by default.
     pub enabled: Vec<String>,
     /// `--disable-admission-plugins`.
     pub disabled: Vec<String>,
-    /// `--admission-control-config-file`: an AdmissionConfiguration, read at the server's start into what follows.
+    /// `--admission-control-config-file`: an AdmissionConfiguration; at the server's start it is read into the fields
+    /// below.
     pub control_config_file: Option<PathBuf>,
-    /// ResourceQuota: what nobody may use without a quota for it.
+    /// ResourceQuota: the resources that need a quota to be used at all.
     pub limited_resources: Vec<Limited>,
-    /// EventRateLimit.
+    /// EventRateLimit: the limits.
     pub event_limits: Vec<EventLimit>,
-    /// PodNodeSelector: `clusterDefaultNodeSelector`, and by namespace what its pods may select.
+    /// PodNodeSelector: `clusterDefaultNodeSelector`, and for each namespace the labels that its pods may select.
     pub node_selectors: BTreeMap<String, String>,
-    /// PodSecurity: what holds where a namespace says nothing.
+    /// PodSecurity: the policy of namespaces without labels.
     pub pod_security_defaults: Policy,
-    /// PodSecurity: whom its policies do not concern.
+    /// PodSecurity: the exemptions from its policies.
     pub pod_security_exemptions: Exemptions,
-    /// DefaultTolerationSeconds.
+    /// DefaultTolerationSeconds: the default toleration times.
     pub toleration_seconds: TolerationSeconds,
-    /// MutatingAdmissionWebhook: who the API server is to webhooks, by their hosts.
+    /// MutatingAdmissionWebhook: the API server's credentials for webhooks, by host.
     pub mutating_webhook_users: Option<Arc<Users>>,
     /// ValidatingAdmissionWebhook: the same.
     pub validating_webhook_users: Option<Arc<Users>>,
-    /// Policies and webhooks of files.
+    /// The policies and webhooks from files.
     pub manifests: Manifests,
-    /// NodeRestriction: the node of this very server, which may call itself a part of the control plane.
+    /// NodeRestriction: the node on which this server runs; it may label itself as part of the control plane.
     pub control_plane_node: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! DefaultIngressClass: an Ingress that names no class gets the default one.
+//! DefaultIngressClass: sets the default class of an Ingress that names none.
 
 use async_trait::async_trait;
 use knarr_apimachinery::status::StatusError;

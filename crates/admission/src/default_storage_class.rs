@@ -1,4 +1,4 @@
-//! DefaultStorageClass: a claim that names no class gets the default one.
+//! DefaultStorageClass: sets the default class of a claim that names none.
 
 use async_trait::async_trait;
 use knarr_api::core::storage_class_name::CLASS_ANNOTATION;
@@ -39,7 +39,7 @@ impl Plugin for DefaultStorageClass {
     }
 }
 
-/// An empty name is a class too: none.
+/// Returns whether the claim names a class. The empty name counts: it means no class.
 fn has_class(claim: &Value) -> bool {
     claim["metadata"]["annotations"].get(CLASS_ANNOTATION).is_some()
         || claim["spec"]["storageClassName"].is_string()

@@ -1,4 +1,4 @@
-//! DefaultTolerationSeconds: how long pods stay on a node that is not ready or out of reach; by default five minutes.
+//! DefaultTolerationSeconds: how long pods stay on a node that is not ready or unreachable; by default five minutes.
 
 use async_trait::async_trait;
 use knarr_apimachinery::status::StatusError;
@@ -11,7 +11,7 @@ pub struct DefaultTolerationSeconds;
 
 const TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
-/// For how long each is tolerated where a pod says nothing.
+/// The default toleration times, in seconds, for pods without such tolerations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TolerationSeconds {
     /// `--default-not-ready-toleration-seconds`.

@@ -1,4 +1,4 @@
-//! DenyServiceExternalIPs: no Service takes addresses that are not its own.
+//! DenyServiceExternalIPs: refuses new external IPs of Services.
 
 use async_trait::async_trait;
 use knarr_apimachinery::status::StatusError;
@@ -27,7 +27,7 @@ impl Plugin for DenyServiceExternalIps {
     }
 }
 
-/// Whether there are addresses that were not there before.
+/// Returns whether the update adds addresses.
 fn adds(new: &Value, old: Option<&Value>) -> bool {
     let list = |v: &Value| v["spec"]["externalIPs"].as_array().cloned().unwrap_or_default();
     let before = old.map(list).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Taints of devices tell since when they have been there: where nobody says so, since now.
+//! Sets `timeAdded` of device taints to the current time if it is absent.
 
 use async_trait::async_trait;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -49,7 +49,7 @@ fn since(taint: &mut Value, now: &Value) {
     }
 }
 
-/// Another effect counts from now on, unless the time was changed with it.
+/// Resets the time if the effect changed, unless the time was changed with it.
 fn of_rule(taint: &mut Value, old: Option<&Value>, now: &Value) {
     since(taint, now);
     let changed = |old: &Value| old["effect"] != taint["effect"] && old["timeAdded"] == taint["timeAdded"];

@@ -1,4 +1,5 @@
-//! Nobody grants through roles and bindings what they do not have themselves.
+//! Privilege escalation prevention: a user cannot grant permissions through roles and bindings that the user does not
+//! have.
 
 use async_trait::async_trait;
 use knarr_apimachinery::status::StatusError;

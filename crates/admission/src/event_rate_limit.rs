@@ -1,4 +1,4 @@
-//! EventRateLimit: nobody floods the server with Events.
+//! EventRateLimit: limits the rate at which Events are written.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use crate::Context;
 
 pub struct EventRateLimit;
 
-/// What has a budget of its own.
+/// What a limit counts by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LimitType {
     Server,
@@ -22,21 +22,21 @@ pub enum LimitType {
     SourceAndObject,
 }
 
-/// One limit, as its configuration has it.
+/// One limit of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventLimit {
     pub type_: LimitType,
-    /// Events a second, in the long run.
+    /// The sustained number of Events per second.
     pub qps: u32,
-    /// Events at once.
+    /// The maximum burst of Events.
     pub burst: u32,
-    /// How many budgets are remembered.
+    /// How many token buckets are kept.
     pub cache_size: usize,
 }
 
 const DEFAULT_CACHE: usize = 4096;
 
-/// A budget: what was left, when.
+/// A token bucket: the tokens left at a time.
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
     left: f64,
@@ -44,7 +44,7 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Takes one if there is one.
+    /// Takes a token; returns false if none is left.
     fn take(&mut self, limit: &EventLimit, now: Duration) -> bool {
         let more = now.saturating_sub(self.at).as_secs_f64() * f64::from(limit.qps);
         self.left = (self.left + more).min(f64::from(limit.burst));
@@ -57,11 +57,11 @@ impl Bucket {
     }
 }
 
-/// The budgets of a server: those of each limit apart.
+/// The token buckets of a server, separate for each limit.
 #[derive(Default)]
 pub struct Buckets(Mutex<Vec<Recent>>);
 
-/// The budgets of one limit; the least recently used one is forgotten for a new one.
+/// The token buckets of one limit; a new one replaces the least recently used one.
 #[derive(Default)]
 struct Recent {
     buckets: HashMap<String, (Bucket, u64)>,
@@ -88,7 +88,7 @@ impl Recent {
 }
 
 impl Buckets {
-    /// What refuses an event with these keys; all limits are charged, as upstream charges them.
+    /// Returns the limits that refuse an event with these keys. All limits are charged, as upstream does.
     fn charge(&self, limits: &[EventLimit], key: impl Fn(LimitType) -> String, now: Duration) -> Vec<String> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.resize_with(limits.len(), Recent::default);
@@ -149,7 +149,7 @@ mod tests {
         let (buckets, limits) = (Buckets::default(), [limit(1, 3), limit(5, 3)]);
         let at = |seconds| buckets.charge(&limits, |_| "a".to_owned(), Duration::from_secs(seconds)).len();
         assert_eq!([at(0), at(0), at(0), at(0)], [0, 0, 0, 2]);
-        // A second later the first limit has room for one, the other one for three.
+        // After one second, the first limit has one token, the other one three.
         assert_eq!([at(1), at(1), at(1), at(1)], [0, 1, 1, 2]);
     }
 
@@ -175,7 +175,7 @@ mod tests {
         };
         assert_eq!([at(0, "a"), at(0, "a"), at(0, "a")], [0, 0, 1]);
         assert_eq!([at(1, "a"), at(1, "a")], [0, 1]);
-        // Only one namespace is remembered, so the first starts anew.
+        // Only one namespace's bucket is kept, so the first namespace starts with a full one.
         assert_eq!([at(1, "b"), at(1, "a"), at(1, "a"), at(1, "a")], [0, 0, 0, 1]);
         let refused = Buckets::default().charge(
             &[EventLimit { burst: 0, ..limit(LimitType::Server, 0) }],

@@ -1,4 +1,5 @@
-//! ExtendedResourceToleration: pods that ask for a device may go where only such pods may.
+//! ExtendedResourceToleration: adds tolerations to pods that request extended resources, so that they can run on
+//! dedicated nodes.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +30,7 @@ impl Plugin for ExtendedResourceToleration {
     }
 }
 
-/// Of a domain that is not Kubernetes' own.
+/// Returns whether the resource name has a domain outside of Kubernetes.
 fn is_extended(name: &str) -> bool {
     name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
 }

@@ -1,7 +1,8 @@
-//! Admission: plugins that look at, change or refuse a write before it is stored. One file each, one line in a list.
+//! Admission: plugins that inspect, change or refuse a write before it is stored. Each plugin is one file, and one
+//! line in a list.
 //!
-//! All plugins mutate, in the order of [`PLUGINS`], and a second time where a webhook or policy changed the object and
-//! one that ran before wants to see that. Then the strategy validates the object, then all plugins validate.
+//! All plugins mutate, in the order of [`PLUGINS`]. They run a second time if a webhook or policy changed the object
+//! and an earlier one asked for reinvocation. Then the strategy validates the object, then all plugins validate.
 
 mod chain;
 mod config;
@@ -57,12 +58,12 @@ pub use knarr_registry::attributes::{Attributes, Operation, Reinvocation};
 /// One admission plugin.
 #[async_trait]
 pub trait Plugin: Send + Sync {
-    /// Upstream's name, as `--enable-admission-plugins` takes it.
+    /// Returns upstream's name, as in `--enable-admission-plugins`.
     fn name(&self) -> &'static str;
 
     fn handles(&self, operation: Operation) -> bool;
 
-    /// Changes the object; runs for all plugins before any validates, and perhaps twice.
+    /// Changes the object; runs for all plugins before any validates, possibly twice.
     async fn mutate(
         &self,
         _attributes: &mut Attributes<'_>,
@@ -71,10 +72,10 @@ pub trait Plugin: Send + Sync {
         Ok(())
     }
 
-    /// Writes down what no admission plugin may have a say in; runs once, after all have mutated.
+    /// Sets fields that no admission plugin may change; runs once, after all plugins have mutated.
     fn complete(&self, _attributes: &mut Attributes<'_>, _context: &Context<'_>) {}
 
-    /// Refuses, or does not.
+    /// Refuses the write with an error, or admits it.
     async fn validate(
         &self,
         _attributes: &Attributes<'_>,
@@ -84,12 +85,12 @@ pub trait Plugin: Send + Sync {
     }
 }
 
-/// Whether a plugin runs where nobody says anything about it.
+/// Whether a plugin runs by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Runs {
     On,
     Off,
-    /// Not a plugin of upstream's, but part of its registry: runs always.
+    /// Not a plugin of upstream but part of its registry: it always runs.
     Always,
 }
 
@@ -104,7 +105,7 @@ const PLUGINS: &[(Runs, &dyn Plugin)] = &[
     (Off, &limit_pod_hard_anti_affinity_topology::LimitPodHardAntiAffinityTopology),
     (On, &limit_ranger::LimitRanger),
     (On, &service_account::ServiceAccount),
-    // Off upstream, where every installer switches it on.
+    // Off upstream, but all installers enable it.
     (On, &node_restriction::NodeRestriction),
     (On, &taint_nodes_by_condition::TaintNodesByCondition),
     (Off, &always_pull_images::AlwaysPullImages),
@@ -132,12 +133,12 @@ const PLUGINS: &[(Runs, &dyn Plugin)] = &[
     (On, &pod_resize_validator::PodResizeValidator),
     (Always, &device_taint_times::DeviceTaintTimes),
     (Always, &escalation::Escalation),
-    // What users add comes after what is built in.
+    // Webhooks and policies run after the built-in plugins.
     (On, &policy::MutatingAdmissionPolicy),
     (On, &webhooks::MutatingAdmissionWebhook),
     (On, &policy::ValidatingAdmissionPolicy),
     (On, &webhooks::ValidatingAdmissionWebhook),
-    // Nothing may refuse a write that was charged.
+    // Runs last, so that no other plugin refuses a write that was charged.
     (On, &resource_quota::ResourceQuota),
     (Off, &always::AlwaysDeny),
 ];

@@ -1,4 +1,4 @@
-//! LimitPodHardAntiAffinityTopology: a pod keeps others off its node, not off whole zones.
+//! LimitPodHardAntiAffinityTopology: required anti-affinity of a pod may only use the topology of single nodes.
 
 use async_trait::async_trait;
 use knarr_apimachinery::status::StatusError;
@@ -31,7 +31,7 @@ impl Plugin for LimitPodHardAntiAffinityTopology {
     }
 }
 
-/// A required topology that is wider than a node.
+/// Returns the topology key of a required anti-affinity term that is wider than a node.
 fn wide(pod: &Value) -> Option<&str> {
     let terms = pod.pointer("/spec/affinity/podAntiAffinity/requiredDuringSchedulingIgnoredDuringExecution");
     let terms = terms.and_then(Value::as_array).into_iter().flatten();

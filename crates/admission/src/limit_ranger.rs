@@ -1,4 +1,4 @@
-//! LimitRanger: containers get the namespace's defaults, and what pods and claims ask for stays within its bounds.
+//! LimitRanger: sets the namespace's defaults for containers, and refuses pods and claims outside of its limits.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub struct LimitRanger;
 
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 const LIMIT_RANGES: (&str, &str, &str) = ("", "v1", "limitranges");
-/// Amounts beyond are compared in whole units, below in thousandths.
+/// Larger amounts are compared in whole units, others in thousandths.
 const MAX_MILLI_VALUE: i64 = i64::MAX / 1000;
 
 #[async_trait]
@@ -58,7 +58,7 @@ impl Plugin for LimitRanger {
     }
 }
 
-/// New pods and resized ones, new claims and changed ones; not what is on its way out.
+/// Returns whether limits apply: to new and resized pods, and to new and changed claims that are not being deleted.
 fn is_concerned(attributes: &Attributes<'_>) -> bool {
     let create = attributes.operation == Operation::Create;
     let concerned = attributes.is("", "pods") && create
@@ -68,7 +68,7 @@ fn is_concerned(attributes: &Attributes<'_>) -> bool {
     concerned && !going
 }
 
-/// From the cache: a limit that is a moment old is as good as one that came a moment later.
+/// Reads the LimitRanges from the cache. A slightly stale limit is acceptable.
 fn ranges(attributes: &Attributes<'_>, context: &Context<'_>) -> Result<Vec<Value>, StatusError> {
     lookup::list_whole((attributes.request, context), LIMIT_RANGES, Some(attributes.namespace))
 }
@@ -110,7 +110,7 @@ fn set_defaults(pod: &mut Value, range: &Value) {
     }
 }
 
-/// Sets what the container does not say; names what was set.
+/// Sets the values that the container lacks; returns the names of those it set.
 fn fill(container: &mut Value, field: &str, defaults: &Value) -> BTreeSet<String> {
     let mut set = BTreeSet::new();
     for (name, amount) in defaults.as_object().into_iter().flatten() {
@@ -130,7 +130,7 @@ fn fill(container: &mut Value, field: &str, defaults: &Value) -> BTreeSet<String
     set
 }
 
-/// Numbers that can be compared with each other.
+/// Converts the amounts to numbers of the same unit, so that they can be compared.
 fn values(amounts: [Option<&Quantity>; 3]) -> [i64; 3] {
     let whole = amounts.map(|a| a.map_or(0, Quantity::value));
     if whole.iter().all(|v| *v <= MAX_MILLI_VALUE) {
@@ -171,7 +171,7 @@ fn max_error(
     req.filter(|_| request > enforced).map(|req| format!("{start}, but request is {req}"))
 }
 
-/// For what has no limits, only requests.
+/// Checks the maximum of objects that have requests but no limits.
 fn max_request_error(type_: &str, name: &str, most: &Quantity, req: Option<&Quantity>) -> Option<String> {
     let [request, _, enforced] = values([req, None, Some(most)]);
     let start = format!("maximum {name} usage per {type_} is {most}");
@@ -252,7 +252,7 @@ fn claim_errors(claim: &Value, range: &Value) -> Vec<String> {
     errors
 }
 
-/// Several errors as Go prints them: each once, in brackets.
+/// Formats several errors as Go does: each once, in brackets.
 pub fn aggregated(errors: Vec<String>) -> Option<String> {
     let mut once: Vec<String> = Vec::new();
     for error in errors {

@@ -1,4 +1,4 @@
-//! Objects that plugins need to know of: from the watch cache, from the store where the cache may not have them yet.
+//! Objects that plugins need: from the watch cache, or from the store if the cache may not have them yet.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use knarr_registry::served::Served;
 use knarr_registry::store;
 use knarr_wire::request::Request;
 
-/// One object; `None` also where the resource is not served.
+/// Returns one object; `None` if it does not exist or its resource is not served.
 pub async fn find(
     context: &Context<'_>,
     (group, version, plural): (&str, &str, &str),
@@ -26,7 +26,7 @@ pub async fn find(
     }
 }
 
-/// As [`find`], as JSON.
+/// Returns the same as [`find`], as JSON.
 pub async fn value(
     context: &Context<'_>,
     resource: (&str, &str, &str),
@@ -37,7 +37,7 @@ pub async fn value(
     found.map(|o| serde_json::from_slice(&o.json()).map_err(StatusError::internal)).transpose()
 }
 
-/// One object in the version of this resource, as JSON.
+/// Returns one object in the version of this resource, as JSON.
 pub async fn in_version(
     context: &Context<'_>,
     served: &Served,
@@ -55,7 +55,7 @@ pub async fn in_version(
     serde_json::from_slice(&shown.json()).map(Some).map_err(StatusError::internal)
 }
 
-/// The objects of a namespace, or of everywhere, with such labels, in the version of this resource.
+/// Returns the objects with matching labels of a namespace, or of all, in the version of this resource.
 pub async fn selected(
     request: &Request,
     served: &Served,
@@ -69,7 +69,7 @@ pub async fn selected(
     shown.iter().map(|o| serde_json::from_slice(&o.json()).map_err(StatusError::internal)).collect()
 }
 
-/// All of a namespace, or of everywhere, as the cache knows them.
+/// Returns the cached objects of a namespace, or of all.
 pub fn list(
     context: &Context<'_>,
     (group, version, plural): (&str, &str, &str),
@@ -80,9 +80,9 @@ pub fn list(
     Ok(objects.iter().filter_map(|o| serde_json::from_slice(&o.json()).ok()).collect())
 }
 
-/// Refuses a write while something stored that may be against it cannot be read: of a namespace, or anywhere. It is not
-/// taken for absent. What is damaged can still be deleted, as that asks no admission, and does not keep a server from
-/// starting, which writes as well.
+/// Refuses a write while a stored object that might forbid it cannot be decoded, in a namespace or anywhere. An
+/// undecodable object is not treated as absent. It can still be deleted, because unsafe deletion skips admission, and
+/// it does not keep a server from starting, although the start writes objects.
 pub fn check_readable(
     request: &Request,
     served: &Served,
@@ -101,7 +101,7 @@ pub fn check_readable(
     }
 }
 
-/// As [`list`], of which nothing may be missing.
+/// Returns the same as [`list`], but fails if an object cannot be decoded.
 pub fn list_whole(
     (request, context): (&Request, &Context<'_>),
     resource: (&str, &str, &str),
@@ -113,7 +113,7 @@ pub fn list_whole(
     list(context, resource, namespace)
 }
 
-/// The default among classes: the newest of those marked by this annotation, of equals the first by name.
+/// Returns the default class: the newest of those with this annotation, of equally old ones the first by name.
 pub fn default_class(classes: &[Value], annotations: &[&str]) -> Option<String> {
     let marked = |c: &&Value| annotations.iter().any(|a| c["metadata"]["annotations"][*a] == "true");
     let meta = |c: &Value, field: &str| c["metadata"][field].as_str().unwrap_or("").to_owned();

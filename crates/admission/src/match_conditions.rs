@@ -1,4 +1,4 @@
-//! CEL `matchConditions` of webhooks and policies: which requests they want to see at all.
+//! CEL `matchConditions` of webhooks and policies: which requests they apply to.
 
 use knarr_api::admissionregistration::expressions::{Offers, declarations};
 use knarr_cel::budget::MATCH_CONDITIONS_BUDGET;
@@ -20,7 +20,7 @@ pub struct MatchConditions {
 }
 
 impl MatchConditions {
-    /// Of names and expressions, without parameters.
+    /// Compiles conditions, given as names and expressions, without parameters.
     pub fn compile(conditions: &[(String, String)]) -> Self {
         if conditions.is_empty() {
             return Self::default();
@@ -29,7 +29,7 @@ impl MatchConditions {
         Self::within(conditions, &declarations(offers).stored())
     }
 
-    /// As `compile`, where more is declared.
+    /// Compiles conditions with further declarations.
     pub fn within(conditions: &[(String, String)], decls: &Declarations) -> Self {
         let one =
             |(name, text): &(String, String)| (name.clone(), Expression::new(text, decls, &[Type::Bool]));
@@ -40,8 +40,9 @@ impl MatchConditions {
         self.list.is_empty()
     }
 
-    /// Whether all hold. One that does not decides, whatever became of the others; `Err` if none fails to hold and one
-    /// could not be evaluated: then the failure policy decides (`Ignore`: the webhook is not called).
+    /// Returns whether all conditions hold. If one is false, the result is false, whatever the errors of the others.
+    /// `Err` if none is false and one could not be evaluated: then the failure policy decides (`Ignore`: the webhook
+    /// is not called).
     pub fn hold(&self, inputs: &Inputs<'_>) -> Result<bool, String> {
         let mut budget = Budget::new(MATCH_CONDITIONS_BUDGET);
         let mut problems = Vec::new();
@@ -56,7 +57,8 @@ impl MatchConditions {
         aggregated(problems).map_or(Ok(true), Err)
     }
 
-    /// As [`MatchConditions::hold`], for a webhook: `object` and `old` are as it would see them.
+    /// Evaluates [`MatchConditions::hold`] for a webhook: `object` and `old` are in the form that the webhook would
+    /// receive.
     pub async fn hold_for(
         &self,
         attributes: &Attributes<'_>,

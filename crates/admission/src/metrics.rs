@@ -1,4 +1,4 @@
-//! What admission measures of itself, under upstream's names.
+//! The metrics of admission, under upstream's names.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,10 +17,10 @@ pub enum Step {
 const STEPS: [(Step, &str); 2] = [(Step::Admit, "admit"), (Step::Validate, "validate")];
 const BUCKETS: [f64; 6] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5];
 const WEBHOOK_BUCKETS: [f64; 8] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];
-/// Codes above are counted as this one.
+/// Larger status codes are recorded as this one.
 const MAX_CODE: u16 = 600;
 
-/// A histogram without a lock: plugins are observed at every write.
+/// A lock-free histogram, because every write observes all plugins.
 #[derive(Default)]
 struct Histogram {
     buckets: [AtomicU64; BUCKETS.len()],
@@ -68,7 +68,7 @@ fn write_histogram(
     let _ = writeln!(out, "{name}_count{{{labels}}} {count}");
 }
 
-/// By operation, step and whether it was refused.
+/// By operation, step and whether the write was rejected.
 #[derive(Default)]
 struct Set([[[Histogram; 2]; 2]; 4]);
 
@@ -91,7 +91,7 @@ impl Set {
     }
 }
 
-/// One call of a webhook, as it is counted.
+/// The labels of one webhook call.
 pub struct WebhookCall<'a> {
     pub name: &'a str,
     /// `admit` or `validating`.
@@ -108,7 +108,7 @@ struct Webhooks {
     counts: BTreeMap<(&'static str, String), u64>,
 }
 
-/// Series of webhooks that are kept: their names come from users.
+/// The maximum number of series for webhooks, because users choose their names.
 const MAX_SERIES: usize = 4096;
 
 pub struct Metrics {
@@ -135,7 +135,7 @@ impl Metrics {
         self.steps.observe(step, operation, rejected, took);
     }
 
-    /// Of the plugin with this place in the chain.
+    /// Observes the plugin with this index in the chain.
     pub fn plugin(&self, index: usize, step: Step, operation: Operation, rejected: bool, took: Duration) {
         if let Some(set) = self.plugins.get(index) {
             set.observe(step, operation, rejected, took);
@@ -184,14 +184,14 @@ impl Metrics {
         self.count("apiserver_admission_webhook_fail_open_count", labels);
     }
 
-    /// Of match conditions; `kind` is `webhook` or `policy`.
+    /// Counts an exclusion by match conditions; `kind` is `webhook` or `policy`.
     pub fn match_condition_exclusion(&self, name: &str, kind: &str, type_: &str, operation: Operation) {
         let operation = operation.as_str();
         let labels = format!("kind=\"{kind}\",name=\"{name}\",operation=\"{operation}\",type=\"{type_}\"");
         self.count("apiserver_admission_match_condition_exclusions_total", labels);
     }
 
-    /// One decision of a validating policy: `allow` in spite of an error, `deny`, `audit`, `warn`.
+    /// Counts one decision of a validating policy: `allow` despite an error, `deny`, `audit`, `warn`.
     pub fn validating_policy(&self, policy: &str, binding: &str, why: Option<&str>, action: &str) {
         let error = why.map_or("no_error", error_type);
         let labels = format!(
@@ -200,7 +200,7 @@ impl Metrics {
         self.count("apiserver_validating_admission_policy_check_total", labels);
     }
 
-    /// One mutation by a policy, or why there was none.
+    /// Counts one mutation by a policy, or the error that prevented it.
     pub fn mutating_policy(&self, policy: &str, binding: &str, why: Option<&str>) {
         let error = why.map_or("no_error", error_type);
         let labels = format!("error_type=\"{error}\",policy=\"{policy}\",policy_binding=\"{binding}\"");
@@ -215,7 +215,7 @@ impl Metrics {
         }
     }
 
-    /// In the text format of Prometheus.
+    /// Returns the metrics in the Prometheus text format.
     pub fn text(&self) -> String {
         let mut out = String::new();
         let _ = writeln!(out, "# HELP {STEP} {STEP_HELP}\n# TYPE {STEP} histogram");
@@ -244,7 +244,7 @@ impl Metrics {
     }
 }
 
-/// The sort of an expression's failure.
+/// Returns the metrics label for an expression's error.
 fn error_type(why: &str) -> &'static str {
     if why.starts_with("compilation") {
         "compile_error"

@@ -1,4 +1,5 @@
-//! NamespaceLifecycle: nothing new in a namespace that is missing or going, and the default ones stay.
+//! NamespaceLifecycle: refuses creates in a namespace that is missing or terminating, and deletions of the default
+//! namespaces.
 
 use async_trait::async_trait;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{StatusCause, StatusDetails};
@@ -44,7 +45,7 @@ impl Plugin for NamespaceLifecycle {
         let Some(namespaces) = context.registry.table.find("", "v1", "namespaces") else { return Ok(()) };
         let phase = match namespaces.cache()?.get(attributes.namespace) {
             Some(held) => held.header().field("status.phase").map(str::to_owned),
-            // The cache may not know yet what was created just now.
+            // The cache may not contain a namespace that was created a moment ago.
             None => match store::read(context.registry, &namespaces, "", attributes.namespace).await? {
                 Some(current) => current.object.header().field("status.phase").map(str::to_owned),
                 None => {

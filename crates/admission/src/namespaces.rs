@@ -1,4 +1,4 @@
-//! NamespaceExists and NamespaceAutoProvision: writes to a namespace that is not there are refused, or bring it about.
+//! NamespaceExists and NamespaceAutoProvision: refuse writes to a missing namespace, or create the namespace.
 
 use async_trait::async_trait;
 use knarr_apimachinery::gvk::GroupResource;

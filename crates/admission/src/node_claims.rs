@@ -1,7 +1,7 @@
-//! What a node may not claim for itself: addresses of another node that is well, an administrator's word for them, and
-//! addresses of pods.
+//! Claims that a node may not make about itself: addresses of another ready node, the annotation by which an
+//! administrator approves addresses, and pod CIDRs.
 //!
-//! Upstream lets nodes claim all of these; its certificates and routes are other programs' business.
+//! Upstream allows nodes all of these, because its certificates and routes are managed by other programs.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,15 +11,15 @@ use serde_json::Value;
 
 use knarr_registry::attributes::text;
 
-/// Why the annotations of a new or changed Node are refused.
+/// Returns why the annotations of a new or changed Node are refused.
 pub fn annotation_problem(new: &Value, old: Option<&Value>) -> Option<String> {
     let of = |node: &Value| node["metadata"]["annotations"][SERVING_ADDRESSES].clone();
     let before = old.map(of).unwrap_or_default();
     (of(new) != before).then(|| format!("is not allowed to modify the annotation {SERVING_ADDRESSES}"))
 }
 
-/// Why the pod CIDRs of a new or changed Node are refused: the controller that divides the cluster's addresses assigns
-/// them, and other nodes send there what is for these addresses.
+/// Returns why the pod CIDRs of a new or changed Node are refused: the IPAM controller assigns them, and other nodes
+/// route traffic by them.
 pub fn pod_cidr_problem(new: &Value, old: Option<&Value>) -> Option<String> {
     let of = |node: &Value| {
         let spec = &node["spec"];
@@ -30,15 +30,15 @@ pub fn pod_cidr_problem(new: &Value, old: Option<&Value>) -> Option<String> {
     (of(new) != before).then(|| "is not allowed to set its pod CIDRs".to_owned())
 }
 
-/// The addresses that this write adds. A node that only reports the ones it had is not asked about them again: it would
-/// go down with a second holder that came later.
+/// Returns the addresses that this write adds. Addresses that the node already had are not checked again: otherwise a
+/// second node that claims one of them later could take this node down.
 pub fn added(new: &Value, old: Option<&Value>) -> BTreeSet<IpAddr> {
     let before = old.map(addresses).unwrap_or_default();
     addresses(new).difference(&before).copied().collect()
 }
 
-/// Why these addresses are refused: another node has one of them. One that is not Ready does not count, so that a
-/// machine may come back under a new name.
+/// Returns why these addresses are refused: another node has one of them. A node that is not Ready does not count, so
+/// that a machine can register again under a new name.
 pub fn address_problem(node: &str, added: &BTreeSet<IpAddr>, nodes: &[Value]) -> Option<String> {
     let others = nodes.iter().filter(|n| text(n, "/metadata/name") != node && is_ready(n));
     others.into_iter().find_map(|other| {

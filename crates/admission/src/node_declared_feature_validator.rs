@@ -1,4 +1,4 @@
-//! NodeDeclaredFeatureValidator: a bound pod changes only in ways that its node says it can follow.
+//! NodeDeclaredFeatureValidator: a bound pod may only change in ways that its node's declared features support.
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Node, PodSpec};

@@ -1,5 +1,5 @@
-//! OwnerReferencesPermissionEnforcement: who hands an object to an owner could have deleted it, and does not hold up
-//! owners that are not theirs.
+//! OwnerReferencesPermissionEnforcement: changing an object's owners needs the permission to delete it, and blocking
+//! an owner's deletion needs the permission to set the owner's finalizers.
 
 use async_trait::async_trait;
 use knarr_apimachinery::status::StatusError;
@@ -63,7 +63,7 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
     }
 }
 
-/// The resources that the owner may be of: all of them must be the user's to finalize.
+/// Checks the permission for each resource that the owner may belong to: the user must be able to set its finalizers.
 async fn check_owner(
     attributes: &Attributes<'_>,
     context: &Context<'_>,
@@ -116,7 +116,7 @@ fn owners(object: &Value) -> &[Value] {
     object.pointer("/metadata/ownerReferences").and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// Owners that the object holds up now and did not before.
+/// Returns the owners whose deletion the object newly blocks.
 fn newly_blocking<'v>(new: &'v [Value], old: &[Value]) -> Vec<&'v Value> {
     let blocks = |o: &Value| o["blockOwnerDeletion"] == true;
     let did = |o: &Value| old.iter().any(|b| b["uid"] == o["uid"] && blocks(b));

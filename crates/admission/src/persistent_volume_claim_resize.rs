@@ -1,4 +1,4 @@
-//! PersistentVolumeClaimResize: claims grow only where their storage class can.
+//! PersistentVolumeClaimResize: a claim may grow only if its storage class allows expansion.
 
 use async_trait::async_trait;
 use knarr_api::core::storage_class_name::CLASS_ANNOTATION;

@@ -1,4 +1,4 @@
-//! PodGroupProtection: pod groups stay until no pod names them.
+//! PodGroupProtection: a finalizer keeps pod groups until no pod refers to them.
 
 use async_trait::async_trait;
 use knarr_apimachinery::status::StatusError;

@@ -1,4 +1,4 @@
-//! PodNodeSelector: pods of a namespace go to the nodes that its annotation selects.
+//! PodNodeSelector: adds the node selector from the namespace's annotation to its pods.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::Context;
 pub struct PodNodeSelector;
 
 const ANNOTATION: &str = "scheduler.alpha.kubernetes.io/node-selector";
-/// The key of the configuration for namespaces that say nothing.
+/// The configuration key for namespaces without an annotation.
 const CLUSTER_DEFAULT: &str = "clusterDefaultNodeSelector";
 
 type Labels = BTreeMap<String, String>;
@@ -65,7 +65,7 @@ async fn of_namespace(attributes: &Attributes<'_>, context: &Context<'_>) -> Res
     parse(annotated.or(default.map(String::as_str)).unwrap_or("")).map_err(StatusError::internal)
 }
 
-/// `a=b, c=d`.
+/// Parses a selector such as `a=b, c=d`.
 pub(super) fn parse(selector: &str) -> Result<Labels, String> {
     let mut labels = Labels::new();
     for term in selector.split(',').filter(|t| !t.trim().is_empty()) {

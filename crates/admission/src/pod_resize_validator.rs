@@ -1,4 +1,4 @@
-//! PodResizeValidator: a running pod grows only as far as its node goes.
+//! PodResizeValidator: a running pod may grow only within the capacity of its node.
 
 use async_trait::async_trait;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{StatusCause, StatusDetails};

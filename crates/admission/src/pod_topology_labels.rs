@@ -1,4 +1,4 @@
-//! PodTopologyLabels: pods carry the zone and region of their node, so that they can ask for them.
+//! PodTopologyLabels: copies the zone and region labels of the node to the pod, so that its containers can read them.
 
 use async_trait::async_trait;
 use knarr_apimachinery::status::StatusError;

@@ -1,4 +1,4 @@
-//! Priority: the priority class of a pod or a pod group becomes its number.
+//! Priority: sets the priority of a pod or a pod group from its priority class.
 
 use async_trait::async_trait;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -36,7 +36,7 @@ impl Plugin for Priority {
             return Ok(());
         }
         if let Some(old) = attributes.old {
-            // An update that leaves them out keeps them.
+            // An update that omits these fields keeps them.
             for field in ["priority", "preemptionPolicy"] {
                 let before = &old["spec"][field];
                 if attributes.object["spec"][field].is_null() && !before.is_null() {
@@ -100,7 +100,7 @@ fn apply(attributes: &mut Attributes<'_>, class: Option<&PriorityClass>) -> Resu
     Ok(())
 }
 
-/// A pod group has no policy of its own: its pods' counts.
+/// Sets the priority of a pod group. It has no preemption policy: that of its pods applies.
 fn apply_to_group(attributes: &mut Attributes<'_>, class: Option<&PriorityClass>) -> Result<(), StatusError> {
     let value = class.and_then(|c| c.value).unwrap_or(0);
     if let Some(given) = attributes.object["spec"]["priority"].as_i64()
@@ -135,7 +135,7 @@ async fn named(
     Err(attributes.forbidden(&format!("no PriorityClass with name {name} was found")))
 }
 
-/// The class for pods that name none: of several the lowest, as upstream picks.
+/// Returns the class of pods that name none; of several default classes the lowest, as upstream does.
 fn default_class(context: &Context<'_>) -> Result<Option<Arc<PriorityClass>>, StatusError> {
     let Some(served) = context.registry.table.find("scheduling.k8s.io", "v1", "priorityclasses") else {
         return Ok(None);

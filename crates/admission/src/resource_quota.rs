@@ -1,4 +1,4 @@
-//! ResourceQuota: what a namespace may use, charged when it is written.
+//! ResourceQuota: limits what a namespace may use; usage is charged when an object is written.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ impl Plugin for ResourceQuota {
             old: attributes.old,
             now: context.registry.clock.now(),
         };
-        // All that the cache knows must agree before any of them is charged.
+        // All cached quotas must allow the write before any of them is charged.
         let all: Vec<&Value> = quotas.iter().collect();
         let changed = check(&all, &charge, limited).map_err(|r| refused(attributes, r))?;
         for index in changed.into_keys() {
@@ -69,8 +69,8 @@ fn refused(attributes: &Attributes<'_>, refusal: Refusal) -> StatusError {
     }
 }
 
-/// Charges one quota as it stands in the store now: compare-and-swap, so that two writers never take the same rest. A
-/// rehearsal looks at the same state, and leaves it.
+/// Charges one quota in the store by compare-and-swap, so that concurrent writers cannot both take the remaining
+/// amount. A dry run checks the same state without changing it.
 async fn charge_one(
     attributes: &Attributes<'_>,
     context: &Context<'_>,
@@ -84,7 +84,7 @@ async fn charge_one(
     };
     let (namespace, dry_run) = (attributes.namespace, attributes.dry_run);
     match update::modify_raw(context.registry, &served, namespace, name, dry_run, &change).await {
-        // A quota that was deleted meanwhile limits nothing.
+        // A quota that was deleted in the meantime limits nothing.
         Err(error) if error.is_not_found() => Ok(()),
         other => other.map(|_| ()),
     }

@@ -1,4 +1,4 @@
-//! RuntimeClass: pods of a runtime class carry its overhead and go where it runs.
+//! RuntimeClass: sets the overhead and the scheduling constraints of a pod's runtime class.
 
 use async_trait::async_trait;
 use knarr_api::quota::list;
@@ -58,7 +58,7 @@ impl Plugin for RuntimeClass {
 
 async fn class(attributes: &Attributes<'_>, context: &Context<'_>) -> Result<Option<Value>, StatusError> {
     let Some(name) = attributes.object["spec"]["runtimeClassName"].as_str() else { return Ok(None) };
-    // Where runtime classes are not served at all, their names are the runtime's own business.
+    // If runtime classes are not served at all, only the container runtime interprets the name.
     if context.registry.table.find(CLASSES.0, CLASSES.1, CLASSES.2).is_none() {
         return Ok(None);
     }

@@ -1,4 +1,4 @@
-//! ServiceAccount: every pod runs as one, and finds its token, the CA and its namespace in a volume.
+//! ServiceAccount: sets the service account of each pod, and mounts its token, the CA and its namespace in a volume.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +20,10 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 const ENFORCE_SECRETS: &str = "kubernetes.io/enforce-mountable-secrets";
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const VOLUME_PREFIX: &str = "kube-api-access-";
-/// The default account is made by a controller right after its namespace: it is worth a short wait.
+/// A controller creates the default account right after its namespace, so a short wait is worth it.
 const ATTEMPTS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(100);
-/// Rotated hourly; the odd seven seconds mark a token that was not asked for.
+/// The lifetime of the token, about one hour; the odd seven seconds mark a token that no user requested.
 const TOKEN_SECONDS: i64 = 3607;
 
 #[async_trait]
@@ -83,7 +83,7 @@ impl Plugin for ServiceAccount {
         let account = account(attributes, context, name).await?;
         let annotations = account.metadata.annotations.as_ref();
         let enforced = annotations.and_then(|a| a.get(ENFORCE_SECRETS));
-        // As Go reads a boolean.
+        // The values that Go parses as true.
         if !matches!(enforced.map(String::as_str), Some("1" | "t" | "T" | "true" | "TRUE" | "True")) {
             return Ok(());
         }
@@ -136,7 +136,7 @@ fn containers<'v>(
     lists.iter().flat_map(move |(name, word)| list(name).map(move |c| (c, *word)))
 }
 
-/// How a container's environment refers to secrets, and to which.
+/// Returns the references of a container's environment to secrets: a description and the secret's name.
 fn secrets_of(container: &Value) -> impl Iterator<Item = (String, &str)> {
     let items = |field: &str| container[field].as_array().into_iter().flatten();
     let env = items("env").filter(|e| e["valueFrom"]["secretKeyRef"].is_object()).map(|e| {
@@ -147,7 +147,8 @@ fn secrets_of(container: &Value) -> impl Iterator<Item = (String, &str)> {
     env.chain(from.map(|e| ("envFrom".to_owned(), e["secretRef"]["name"].as_str().unwrap_or(""))))
 }
 
-/// What the pod refers to and its account, which says which secrets its pods may have, does not.
+/// Returns a secret that the pod refers to although its account, which lists the secrets that its pods may use, does
+/// not.
 fn forbidden_secret(
     pod: &Value,
     account: &core::ServiceAccount,
@@ -209,7 +210,7 @@ async fn account(
     )))
 }
 
-/// Mounts the token volume where nothing is mounted yet; makes it if it is needed.
+/// Mounts the token volume where nothing is mounted yet; adds the volume if it is needed.
 fn mount(spec: &mut Value, suffix: &str) {
     let volumes = spec["volumes"].as_array().cloned().unwrap_or_default();
     let existing = volumes

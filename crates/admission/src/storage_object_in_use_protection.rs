@@ -1,4 +1,4 @@
-//! StorageObjectInUseProtection: volumes and claims stay until nobody uses them.
+//! StorageObjectInUseProtection: a finalizer keeps volumes and claims until they are not in use.
 
 use async_trait::async_trait;
 use knarr_apimachinery::status::StatusError;
@@ -32,7 +32,7 @@ impl Plugin for StorageObjectInUseProtection {
     }
 }
 
-/// Adds a finalizer that is not there yet.
+/// Adds a finalizer unless it exists.
 pub fn protect(object: &mut Value, finalizer: &str) {
     let finalizers = knarr_api::prepare::metadata(object).entry("finalizers").or_insert_with(|| json!([]));
     if !finalizers.is_array() {

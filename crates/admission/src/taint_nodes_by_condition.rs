@@ -1,4 +1,4 @@
-//! TaintNodesByCondition: a new node takes no pods until it is known to be ready.
+//! TaintNodesByCondition: taints a new node as not ready, so that no pods run on it before it is known to be ready.
 
 use async_trait::async_trait;
 use knarr_apimachinery::status::StatusError;

@@ -1,4 +1,4 @@
-//! EventRateLimit's Configuration: how many Events a server, a namespace, a user or a source may write.
+//! EventRateLimit's Configuration: how many Events may be written per server, namespace, user or source.
 
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde::Deserialize;

@@ -1,7 +1,7 @@
-//! `--admission-control-config-file`: an AdmissionConfiguration, with what it says about each plugin.
+//! `--admission-control-config-file`: an AdmissionConfiguration with the configuration of each plugin.
 //!
-//! Source: `k8s.io/apiserver/pkg/admission/config.go`. Upstream ignores a name that no plugin has; here it is refused,
-//! since a misspelt name would leave the cluster without the policy that its operator wrote.
+//! Source: `k8s.io/apiserver/pkg/admission/config.go`. Upstream ignores the name of an unknown plugin; here it is
+//! refused, because a misspelt name would silently disable the policy that the operator wrote.
 
 mod event_rate_limit;
 mod pod_node_selector;
@@ -20,7 +20,7 @@ use super::AdmissionConfig;
 use super::chain::{self, ChainError};
 use strict::Shape;
 
-/// A configuration that cannot be followed.
+/// Why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError {
     #[error(
@@ -51,7 +51,7 @@ const SHAPE: Shape = Shape::Object(&[(
     Shape::List(&Shape::Object(&[("name", Shape::Any), ("path", Shape::Any), ("configuration", Shape::Any)])),
 )]);
 
-/// Plugins whose configuration of old had no version: a file of it alone is taken as well.
+/// Plugins whose legacy configuration has no version: a file with that configuration alone is accepted as well.
 const UNVERSIONED: [(&str, &str); 2] =
     [("imagePolicy", "ImagePolicyWebhook"), ("podNodeSelectorPluginConfig", "PodNodeSelector")];
 
@@ -71,7 +71,7 @@ struct PluginFile {
     configuration: Option<Value>,
 }
 
-/// Reads one plugin's configuration into the settings; `None` where nothing is said about it.
+/// Reads one plugin's configuration into the settings; `None` if the file has no configuration for it.
 type Load = fn(Option<&Value>, &mut AdmissionConfig) -> Result<(), String>;
 
 /// The plugins that can be configured.
@@ -86,7 +86,7 @@ const LOADERS: &[(&str, Load)] = &[
     ("ValidatingAdmissionWebhook", webhooks::load_validating),
 ];
 
-/// A plugin's `staticManifestsDir`: absolute, and a folder.
+/// Parses a plugin's `staticManifestsDir`, which must be an absolute path of a directory.
 fn manifests_folder(text: &str) -> Result<Option<PathBuf>, String> {
     if text.is_empty() {
         return Ok(None);
@@ -106,7 +106,7 @@ fn manifests_folder(text: &str) -> Result<Option<PathBuf>, String> {
     }
 }
 
-/// The settings with what their file says.
+/// Returns the settings with the content of their configuration file applied.
 pub fn read(mut settings: AdmissionConfig) -> Result<AdmissionConfig, ConfigurationError> {
     chain::check_names(&settings.enabled, &settings.disabled)?;
     let plugins = match &settings.control_config_file {
@@ -120,7 +120,7 @@ pub fn read(mut settings: AdmissionConfig) -> Result<AdmissionConfig, Configurat
             Some(true) if LOADERS.iter().all(|(known, _)| known != name) => {
                 tracing::warn!(
                     plugin = name,
-                    "the admission plugin has no configuration, what is said is ignored"
+                    "the admission plugin has no configuration, the file's entry is ignored"
                 );
             }
             Some(true) => {}
@@ -136,7 +136,7 @@ pub fn read(mut settings: AdmissionConfig) -> Result<AdmissionConfig, Configurat
     Ok(settings)
 }
 
-/// The plugins that the file names, each with its configuration if it has one.
+/// Returns the plugins that the file names, each with its configuration if it has one.
 fn file(path: &Path) -> Result<Vec<(String, Option<Value>)>, ConfigurationError> {
     let wrong = |why| ConfigurationError::File { path: path.to_owned(), why };
     let bytes =
@@ -153,7 +153,8 @@ fn file(path: &Path) -> Result<Vec<(String, Option<Value>)>, ConfigurationError>
 }
 
 impl PluginFile {
-    /// What is written in the file itself goes before a path; a relative path starts at the file's folder.
+    /// Returns the configuration. An inline configuration takes precedence over a path; a relative path starts at the
+    /// file's directory.
     fn open(self, folder: &Path) -> Result<(String, Option<Value>), ConfigurationError> {
         if self.configuration.is_some() {
             return Ok((self.name, self.configuration));

@@ -1,4 +1,5 @@
-//! PodNodeSelector's configuration: the cluster's default selector, and what pods of a namespace may select.
+//! PodNodeSelector's configuration: the cluster's default selector, and the labels that pods of a namespace may
+//! select.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use serde_json::Value;
 use crate::AdmissionConfig;
 use crate::pod_node_selector::parse;
 
-/// Without a version, and with whatever else stands in its file, as upstream reads it.
+/// The configuration has no version, and its file may contain other fields, as upstream reads it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct File {

@@ -1,4 +1,4 @@
-//! PodSecurityConfiguration: what holds where a namespace says nothing, and whom no policy concerns.
+//! PodSecurityConfiguration: the policy of namespaces without labels, and the exemptions.
 
 use std::collections::BTreeSet;
 
@@ -95,7 +95,7 @@ pub fn load(value: Option<&Value>, settings: &mut AdmissionConfig) -> Result<(),
     Ok(())
 }
 
-/// One mode; what is left out is the privileged level of the latest version.
+/// Parses one mode. An absent level is privileged, an absent version is latest.
 fn level_version(name: &str, level: &str, version: &str, errors: &mut ErrorList) -> LevelVersion {
     let path = |field: &str| Path::new("defaults").child(field);
     let mut out = LevelVersion::default();

@@ -1,4 +1,5 @@
-//! ValidatingAdmissionPolicyConfiguration and MutatingAdmissionPolicyConfiguration: where policies of files are.
+//! ValidatingAdmissionPolicyConfiguration and MutatingAdmissionPolicyConfiguration: the directories of policies from
+//! files.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! ResourceQuota's Configuration: what nobody may use in a namespace without a quota for it.
+//! ResourceQuota's Configuration: the resources that need a quota in a namespace to be used at all.
 
 use knarr_api::quota::{Limited, Requirement};
 use knarr_apimachinery::field::{Error, ErrorList, Path};

@@ -1,23 +1,24 @@
-//! Strict decoding of versioned configuration: unknown kinds, versions and fields are errors, in upstream's words.
+//! Strict decoding of versioned configuration: unknown kinds, versions and fields are errors, with upstream's
+//! messages.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// The fields that a value may have.
 pub enum Shape {
-    /// Not looked into.
+    /// Any value; its fields are not checked.
     Any,
     Object(&'static [(&'static str, Shape)]),
     List(&'static Shape),
 }
 
-/// YAML or JSON as a value.
+/// Parses YAML or JSON.
 pub fn parse(bytes: &[u8]) -> Result<Value, String> {
     serde_saphyr::from_str(knarr_reload::text(bytes)?)
         .map_err(|e| format!("error converting YAML to JSON: {e}"))
 }
 
-/// The typed configuration, of one of these versions and kinds.
+/// Decodes the typed configuration, which must have one of these versions and kinds.
 pub fn decode<T: DeserializeOwned>(
     value: &Value,
     kinds: &[(&str, &str)],
@@ -34,7 +35,7 @@ pub fn decode<T: DeserializeOwned>(
     T::deserialize(value).map_err(|e| e.to_string())
 }
 
-/// Whether it is a kind at all, and one of those that are known.
+/// Checks that the value has a kind, and that the kind is one of the known ones.
 fn check_kind(value: &Value, kinds: &[(&str, &str)]) -> Result<(), String> {
     let text = |field: &str| value[field].as_str().unwrap_or("");
     let (version, kind) = (text("apiVersion"), text("kind"));
@@ -50,7 +51,8 @@ fn check_kind(value: &Value, kinds: &[(&str, &str)]) -> Result<(), String> {
     Err(format!("no kind {kind:?} is registered for version {version:?}"))
 }
 
-/// Depth and number of fields are those of the file, which the parser has bounded.
+/// Collects the unknown fields. The recursion is bounded because the parser has limited the depth and number of
+/// fields.
 fn unknown_fields(value: &Value, shape: &Shape, path: &str, found: &mut Vec<String>) {
     match (shape, value) {
         (Shape::Object(fields), Value::Object(map)) => {

@@ -1,4 +1,4 @@
-//! Files of admission configuration, read or refused.
+//! Tests of admission configuration files, valid and invalid.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::event_rate_limit::{EventLimit, LimitType};
 use crate::pod_security::{Level, Version};
 
-/// A folder that is removed with its files.
+/// A directory that is removed with its files.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -22,7 +22,7 @@ impl Folder {
         path
     }
 
-    /// What the server makes of this file, with EventRateLimit and PodNodeSelector switched on.
+    /// Reads this file as the server does, with EventRateLimit and PodNodeSelector enabled.
     fn read(&self, text: &str) -> Result<AdmissionConfig, String> {
         let settings = AdmissionConfig {
             enabled: vec!["PodNodeSelector".into()],
@@ -32,7 +32,7 @@ impl Folder {
         read(settings).map_err(|e| e.to_string())
     }
 
-    /// One plugin's configuration, inline.
+    /// Reads one plugin's inline configuration.
     fn plugin(&self, name: &str, configuration: &Value) -> Result<AdmissionConfig, String> {
         let file = json!({
             "apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration",
@@ -73,7 +73,7 @@ fn settings_come_inline_or_from_files_beside() {
     assert_eq!((policy.enforce.level, policy.enforce.version), (Level::Baseline, Version::Minor(30)));
     assert_eq!((policy.warn.level, policy.audit.level), (Level::Restricted, Level::Privileged));
     assert_eq!(settings.pod_security_exemptions.runtime_classes, ["kata"]);
-    // The form of old: the plugin's own file.
+    // The legacy form: the plugin's own file.
     let settings = folder.read("podNodeSelectorPluginConfig: {team: x=y}").unwrap();
     assert_eq!(settings.node_selectors["team"], "x=y");
 }

@@ -1,4 +1,5 @@
-//! WebhookAdmissionConfiguration: who the API server is to webhooks, by their hosts, and where webhooks of files are.
+//! WebhookAdmissionConfiguration: the API server's credentials for webhooks, by host, and the directory of webhooks
+//! from files.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! Policies and webhooks that the server's operator keeps in files: in force from the first request on, not to be changed
-//! or removed by way of the API, and asked also about the policies and webhooks of the API.
+//! Policies and webhooks that the server's operator keeps in files. They apply from the first request on, cannot be
+//! changed or removed by the API, and also apply to the policies and webhooks of the API.
 //!
 //! Source: KEP-5793 (ManifestBasedAdmissionControlConfig); `k8s.io/apiserver/pkg/admission/plugin/manifest` and the
-//! loaders beside policies and webhooks: which files are read, what is refused, with which messages.
+//! loaders of policies and webhooks: which files are read, what is refused, with which messages.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,13 +16,13 @@ use serde_json::Value;
 use knarr_reload::Content;
 use knarr_wire::yaml::Yaml;
 
-/// The files of a folder that are read.
+/// The extensions of the files that are read.
 pub const EXTENSIONS: &[&str] = &["json", "yaml", "yml"];
-/// The end of the names of everything that comes from files.
+/// The suffix of the names of all objects from files.
 const SUFFIX: &str = ".static.k8s.io";
 
-/// The objects of the files, by their names; of each of `resources` apart. Another kind is an error, as is whatever the
-/// API would refuse.
+/// Reads the objects of the files, sorted by name, one list for each of `resources`. Objects of other kinds are an
+/// error, as are all that the API would refuse.
 pub fn read(files: &[Content], resources: &[&'static Resource]) -> Result<Vec<Vec<Value>>, String> {
     let mut found: Vec<BTreeMap<String, Value>> = resources.iter().map(|_| BTreeMap::new()).collect();
     for (path, bytes) in files {
@@ -41,14 +41,14 @@ pub fn read(files: &[Content], resources: &[&'static Resource]) -> Result<Vec<Ve
     Ok(found.into_iter().map(|objects| objects.into_values().collect()).collect())
 }
 
-/// The documents of a YAML text; those without content are left out.
+/// Splits a YAML text into documents; empty ones are left out.
 fn documents(text: &str) -> impl Iterator<Item = Result<&str, String>> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
         let text = rest?;
         let mut begun = 0;
         for line in text.split_inclusive('\n') {
-            // The text itself may begin with a separator.
+            // The text may start with a separator.
             if let Some(behind) = line.strip_prefix("---") {
                 if !is_empty(behind) {
                     rest = None;
@@ -70,7 +70,8 @@ fn is_empty(line: &str) -> bool {
     line.trim().is_empty() || line.trim_start().starts_with('#')
 }
 
-/// The objects of a document, defaulted and validated, each with the place of its resource. A list stands for its items.
+/// Parses the objects of a document, with defaults and validation, each with the index of its resource. A list yields
+/// its items.
 fn objects(document: &str, resources: &[&'static Resource]) -> Result<Vec<(usize, Value)>, String> {
     let yaml = Yaml::read(document.as_bytes())?;
     if let Some(error) = yaml.strict_error() {
@@ -124,7 +125,7 @@ fn items(
     items
         .into_iter()
         .map(|mut item| {
-            // The kind of a typed list is that of its items.
+            // The items of a typed list have the kind that the list implies.
             if let (Some(resource), Value::Object(fields)) = (of_list, &mut item) {
                 let types = resource.types.gvk();
                 fields.entry("kind").or_insert_with(|| types.kind.clone().into());
@@ -135,7 +136,7 @@ fn items(
         .collect()
 }
 
-/// One object as the API would take it, but for its name.
+/// Validates one object as the API would, except for its name.
 fn object(resource: &Resource, value: Value) -> Result<Value, String> {
     let kind = resource.types.gvk();
     let decoded =
@@ -150,7 +151,7 @@ fn object(resource: &Resource, value: Value) -> Result<Value, String> {
     if let Some(why) = resource.strategy.validate_name(&name, false).first().filter(|_| !name.is_empty()) {
         return Err(failed(format!("metadata.name: Invalid value: {name:?}: {why}")));
     }
-    // The name is refused to the API alone.
+    // Names with this suffix are refused for API objects only.
     let mut checked = object.clone();
     checked["metadata"]["name"] = name.strip_suffix(SUFFIX).unwrap_or(&name).into();
     let checked = Object::new(checked.to_string().into(), &[]).map_err(|e| failed(e.to_string()))?;
@@ -169,7 +170,7 @@ fn named(object: &Value, path: &Path) -> Result<String, String> {
     }
 }
 
-/// What only the API's policies may have: parameters are objects of the API.
+/// Refuses parameters, which are API objects and so only available to policies of the API.
 pub fn check_policies(policies: &[Value], bindings: &[Value]) -> Result<(), String> {
     let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
     let known: Vec<String> = policies.iter().map(|policy| text(&policy["metadata"]["name"])).collect();
@@ -194,7 +195,7 @@ pub fn check_policies(policies: &[Value], bindings: &[Value]) -> Result<(), Stri
     Ok(())
 }
 
-/// What only the API's webhooks may have: a Service is an object of the API.
+/// Refuses Services, which are API objects and so only available to webhooks of the API.
 pub fn check_webhooks(configurations: &[Value]) -> Result<(), String> {
     for configuration in configurations {
         let name = configuration["metadata"]["name"].as_str().unwrap_or("");

@@ -1,4 +1,4 @@
-//! Which files are taken, and why others are not.
+//! Tests of which files are accepted, and why others are refused.
 
 use knarr_api::admissionregistration::{
     validatingadmissionpolicy, validatingadmissionpolicybinding, validatingwebhookconfiguration,

@@ -1,4 +1,5 @@
-//! ServiceAccountNodeAudienceRestriction: a kubelet gets tokens for the audiences that its pod's volumes name.
+//! ServiceAccountNodeAudienceRestriction: a kubelet may request tokens only for the audiences that its pod's volumes
+//! use.
 
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
@@ -11,7 +12,7 @@ use knarr_registry::attributes::text;
 const CLAIMS: (&str, &str, &str) = ("", "v1", "persistentvolumeclaims");
 const VOLUMES: (&str, &str, &str) = ("", "v1", "persistentvolumes");
 const DRIVERS: (&str, &str, &str) = ("storage.k8s.io", "v1", "csidrivers");
-/// Kinds of volume that were once part of Kubernetes, and the drivers that serve them now.
+/// The in-tree volume types that were migrated to CSI, and their CSI drivers.
 const MIGRATED: [(&str, &str); 7] = [
     ("awsElasticBlockStore", "ebs.csi.aws.com"),
     ("azureDisk", "disk.csi.azure.com"),
@@ -41,8 +42,8 @@ pub async fn check(pod: &Value, attributes: &Attributes<'_>, context: &Context<'
     no(format!("{} is not authorized to request tokens for audience {audience:?}", attributes.user.name))
 }
 
-/// Whether a volume of the pod asks for tokens of this audience. A volume that cannot be followed to its driver is an
-/// error only if no other one asks.
+/// Returns whether a volume of the pod needs tokens of this audience. A volume whose driver cannot be determined is
+/// an error only if no other volume needs the audience.
 async fn named_by_volumes(pod: &Value, audience: &str, context: &Context<'_>) -> Result<bool, String> {
     let mut errors = Vec::new();
     for volume in pod["spec"]["volumes"].as_array().into_iter().flatten() {
@@ -96,7 +97,7 @@ async fn driver_of_claim(pod: &Value, claim: &str, context: &Context<'_>) -> Res
     Ok(driver_of(&volume["spec"]))
 }
 
-/// The driver of a volume source; empty for those that have none.
+/// Returns the CSI driver of a volume source; empty if it has none.
 fn driver_of(source: &Value) -> String {
     let csi = text(source, "/csi/driver");
     if !csi.is_empty() {

@@ -1,4 +1,4 @@
-//! The only pods that a kubelet creates: mirrors of its own static pods, which refer to nothing in the API.
+//! The only pods that a kubelet may create: mirrors of its own static pods, which must not refer to API objects.
 //!
 //! Source: `podutil.HasAPIObjectReference`.
 
@@ -11,7 +11,7 @@ use crate::{Attributes, lookup};
 use knarr_registry::attributes::text;
 
 const NODES: (&str, &str, &str) = ("", "v1", "nodes");
-/// Volumes that need nothing of the API.
+/// Volume types that need no API object.
 const PLAIN_VOLUMES: [&str; 22] = [
     "awsElasticBlockStore",
     "azureDisk",
@@ -36,7 +36,7 @@ const PLAIN_VOLUMES: [&str; 22] = [
     "storageos",
     "vsphereVolume",
 ];
-/// Volumes, and sources of projected ones, that do, with the words for what they need.
+/// Volume types, and sources of projected volumes, that need an API object, and the object's name in messages.
 const VOLUMES: [(&str, &str); 7] = [
     ("configMap", "configmaps (via configmap volumes)"),
     ("secret", "secrets (via secret volumes)"),
@@ -53,7 +53,7 @@ const SOURCES: [(&str, &str); 5] = [
     ("clusterTrustBundle", "clustertrustbundles"),
     ("podCertificate", "podcertificates"),
 ];
-/// Where volumes name secrets.
+/// The paths at which volumes refer to secrets.
 const SECRETS: [&str; 10] = [
     "/secret/secretName",
     "/azureFile/secretName",
@@ -112,7 +112,7 @@ pub async fn check(node: &str, attributes: &Attributes<'_>, context: &Context<'_
     }
 }
 
-/// The kind of API object that the pod needs, if it needs one; an error where that cannot be said.
+/// Returns the kind of API object that the pod needs, if any; fails for a volume of unknown type.
 fn referenced(pod: &Value) -> Result<Option<&'static str>, String> {
     let spec = &pod["spec"];
     if !text(spec, "/serviceAccountName").is_empty() {
@@ -142,7 +142,7 @@ fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
-/// Whether a variable takes its value `field`, or all variables come `from`, an object.
+/// Returns whether an environment variable takes its value from an object by `field`, or all variables by `from`.
 fn in_env(spec: &Value, field: &str, from: &str) -> bool {
     let kinds = ["containers", "initContainers", "ephemeralContainers"];
     kinds.iter().flat_map(|kind| items(&spec[*kind])).any(|c| {

@@ -1,4 +1,4 @@
-//! NodeRestriction: a kubelet writes its own node, the status of its own pods, and little else.
+//! NodeRestriction: a kubelet may write its own node, the status of its own pods, and little else.
 //!
 //! Source: `k8s.io/kubernetes/plugin/pkg/admission/noderestriction`.
 
@@ -26,10 +26,10 @@ use knarr_registry::attributes::text;
 pub struct NodeRestriction;
 
 const PODS: (&str, &str, &str) = ("", "v1", "pods");
-/// The label by which the node of a server is told from others.
+/// The label of the node on which a server runs.
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 const RESTRICTION: &str = "node-restriction.kubernetes.io";
-/// Labels of Kubernetes' own that a kubelet may set.
+/// The labels of Kubernetes' domains that a kubelet may set.
 const KUBELET_LABELS: [&str; 11] = [
     "kubernetes.io/hostname",
     "topology.kubernetes.io/zone",
@@ -45,7 +45,7 @@ const KUBELET_LABELS: [&str; 11] = [
 ];
 const KUBELET_DOMAINS: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
 
-/// 403 with the reason, or another answer.
+/// A refusal: 403 with a reason, or another Status.
 enum Refusal {
     Forbidden(String),
     Status(StatusError),
@@ -120,7 +120,7 @@ async fn judge(node: &str, attributes: &Attributes<'_>, context: &Context<'_>) -
     }
 }
 
-/// Whether the node's user was granted this in the namespace of the request.
+/// Returns whether the node's user is authorized for this in the namespace of the request.
 async fn may(
     attributes: &Attributes<'_>,
     context: &Context<'_>,
@@ -204,7 +204,8 @@ async fn eviction(node: &str, attributes: &Attributes<'_>, context: &Context<'_>
     no(format!("node {node} can only evict pods with spec.nodeName set to itself"))
 }
 
-/// `allowed` is a label that this node may set though it is not a kubelet's.
+/// Checks a write of the node's own Node. `allowed` is a label that this node may set although kubelets otherwise may
+/// not.
 fn own_node(node: &str, attributes: &Attributes<'_>, allowed: &str) -> Verdict {
     let named = attributes.own_name();
     if named != node {
@@ -247,7 +248,7 @@ fn own_node(node: &str, attributes: &Attributes<'_>, allowed: &str) -> Verdict {
     }
 }
 
-/// What it says of itself that would be believed of another.
+/// Checks the node's claims about itself that other components would trust.
 fn claims(node: &str, attributes: &Attributes<'_>, context: &Context<'_>) -> Verdict {
     if !matches!(attributes.operation, Operation::Create | Operation::Update) {
         return Ok(());
@@ -337,7 +338,7 @@ async fn token(node: &str, attributes: &Attributes<'_>, context: &Context<'_>) -
     Ok(())
 }
 
-/// A kubelet asks for certificates of its own node only.
+/// Checks that a kubelet requests certificates of its own node only.
 fn signing_request(node: &str, attributes: &Attributes<'_>, context: &Context<'_>) -> Verdict {
     let insecure = context.chain.features.is_on("AllowInsecureKubeletCertificateSigningRequests");
     let spec = &attributes.object["spec"];

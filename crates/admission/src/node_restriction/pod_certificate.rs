@@ -1,4 +1,4 @@
-//! A kubelet requests certificates for the pods that it runs, as the service accounts that they run as.
+//! Checks that a kubelet requests certificates only for the pods that it runs, and for their service accounts.
 
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
@@ -30,7 +30,7 @@ pub async fn check(node: &str, attributes: &Attributes<'_>, context: &Context<'_
     if mounts(&pod, signer) {
         return Ok(());
     }
-    // Rules cannot name what holds a slash.
+    // Resource names in rules cannot contain a slash.
     let resource = signer.replace('/', ":");
     if may(attributes, context, "request-serviceaccounts-podcertificate-signer", &resource, account).await {
         return Ok(());
@@ -39,7 +39,7 @@ pub async fn check(node: &str, attributes: &Attributes<'_>, context: &Context<'_
     no(format!("pod {shown:?} does not mount a podCertificate projected volume for signer {signer:?}"))
 }
 
-/// What may have its cause in a cache that lags behind: another try may succeed, so it is no 403.
+/// Returns an error for a failure that a stale cache may have caused. A retry may succeed, so it is not a 403.
 fn later<T>(why: String) -> Result<T, Refusal> {
     Err(Refusal::Status(StatusError::new(500, "", why)))
 }
@@ -48,7 +48,7 @@ fn shown(namespace: &str, spec: &Value) -> String {
     format!("{namespace}/{}", text(spec, "/podName"))
 }
 
-/// An object that the request names, or the 500 that says it is not there.
+/// Returns an object that the request names, or 500 if it does not exist.
 async fn named(
     context: &Context<'_>,
     resource: (&str, &str, &str),
@@ -120,7 +120,7 @@ async fn own_account(namespace: &str, spec: &Value, pod: &Value, context: &Conte
     ))
 }
 
-/// Whether a volume of the pod projects a certificate of this signer.
+/// Returns whether a volume of the pod projects a certificate of this signer.
 fn mounts(pod: &Value, signer: &str) -> bool {
     let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
     let mut sources = volumes.flat_map(|v| v["projected"]["sources"].as_array().into_iter().flatten());

@@ -1,4 +1,4 @@
-//! The checks of the level baseline: nothing that is known to get a pod out of its box.
+//! The checks of the baseline level, which forbid known privilege escalations.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::evaluate::{Check, Finding, Pod, containers_named, finding, plural, quoted, setters};
 
-/// By their names, in which order they are told.
+/// Sorted by name, which is the order of the messages.
 pub const CHECKS: &[Check] = &[
     check("appArmorProfile", 0, apparmor),
     check("capabilities_baseline", 0, capabilities),
@@ -79,7 +79,7 @@ const CAPABILITIES: [&str; 13] = [
     "SYS_CHROOT",
 ];
 
-/// The capabilities that a container adds.
+/// Returns the capabilities that a container adds.
 pub fn added(container: &Value) -> impl Iterator<Item = &str> {
     let list = container["securityContext"]["capabilities"]["add"].as_array();
     list.into_iter().flatten().filter_map(Value::as_str)
@@ -125,7 +125,7 @@ fn host_ports(pod: Pod<'_>, _: u32) -> Option<Finding> {
     if bad.is_empty() {
         return None;
     }
-    // As texts, in whose order they are told.
+    // Sorted as strings, because that is the order of the message.
     let numbers: BTreeSet<String> = pod.containers().flat_map(ports).map(|p| p.to_string()).collect();
     let detail = format!(
         "{} {} {} {}",
@@ -240,7 +240,7 @@ fn seccomp(pod: Pod<'_>, minor: u32) -> Option<Finding> {
     finding("seccompProfile", detail)
 }
 
-/// The seccomp profile's type, where there is a profile.
+/// Returns the type of the seccomp profile, if one is set.
 pub fn seccomp_type(v: &Value) -> Option<String> {
     let profile = &v["securityContext"]["seccompProfile"];
     profile.is_object().then(|| profile["type"].as_str().unwrap_or("").to_owned())
@@ -250,7 +250,7 @@ pub fn is_good_seccomp(type_: &str) -> bool {
     matches!(type_, "Localhost" | "RuntimeDefault")
 }
 
-/// Profiles that are set, and set to something bad.
+/// Checks that all profiles that are set are allowed ones.
 pub fn bad_seccomp(pod: Pod<'_>) -> Option<Finding> {
     let bad = |v: &Value| seccomp_type(v).is_some_and(|t| !is_good_seccomp(&t));
     let who = setters(bad(pod.spec), &pod.containers_that(bad))?;
@@ -260,7 +260,7 @@ pub fn bad_seccomp(pod: Pod<'_>) -> Option<Finding> {
     finding("seccompProfile", detail)
 }
 
-/// Sysctls that are safe, and since when that is known of them.
+/// The safe sysctls, and the minor release since which each is considered safe.
 const SYSCTLS: [(&str, u32); 14] = [
     ("kernel.shm_rmid_forced", 0),
     ("net.ipv4.ip_local_port_range", 0),

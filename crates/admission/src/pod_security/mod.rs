@@ -1,4 +1,4 @@
-//! PodSecurity: what pods of a namespace may do to the machine, by the namespace's labels.
+//! PodSecurity: restricts the privileges of pods according to their namespace's labels.
 //!
 //! Source: `k8s.io/pod-security-admission`.
 
@@ -28,12 +28,12 @@ pub struct PodSecurity;
 
 const NAMESPACES: (&str, &str, &str) = ("", "v1", "namespaces");
 const ANNOTATION: &str = "pod-security.kubernetes.io/";
-/// Pods of a namespace that are looked at when its labels change.
+/// The maximum number of existing pods that are checked when a namespace's labels change.
 const MAX_PODS: usize = 3000;
-/// Subresources that leave a pod's spec as it is.
+/// Subresources that do not change a pod's spec.
 const IGNORED: [&str; 8] = ["attach", "binding", "eviction", "exec", "log", "portforward", "proxy", "status"];
 
-/// Whom the policies do not concern. By default nobody.
+/// The exemptions from the policies; none by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Exemptions {
     pub usernames: Vec<String>,
@@ -62,7 +62,7 @@ impl Plugin for PodSecurity {
     }
 }
 
-/// Where workloads of this resource have their pod template.
+/// Returns the path of the pod template in workloads of this resource.
 fn template(group: &str, plural: &str) -> Option<&'static str> {
     match (group, plural) {
         ("", "podtemplates") => Some("/template"),
@@ -121,7 +121,7 @@ fn namespace(attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), S
     Ok(())
 }
 
-/// Labels on an exempt namespace have no effect, which its owner may not know.
+/// Warns that labels on an exempt namespace have no effect.
 fn warn_exempt(attributes: &Attributes<'_>, name: &str, policy: &Policy) {
     let modes = [("enforce", policy.enforce), ("audit", policy.audit), ("warn", policy.warn)];
     let said = |mode: &str| {
@@ -138,7 +138,7 @@ fn warn_exempt(attributes: &Attributes<'_>, name: &str, policy: &Policy) {
     }
 }
 
-/// What is told of pods that are there already and would not be admitted any more.
+/// Returns the warnings for existing pods that violate the new policy.
 fn existing_pods(
     pods: &[Arc<Object>],
     namespace: &str,
@@ -152,7 +152,7 @@ fn existing_pods(
         if is_exempt_class(&pod["spec"], exemptions) {
             continue;
         }
-        // One pod of each controller first: the others are most likely the same.
+        // One pod of each controller is checked first: the others are most likely the same.
         let owners = pod["metadata"]["ownerReferences"].as_array().into_iter().flatten();
         let controller = owners.into_iter().find(|o| o["controller"] == true).map(|o| o["uid"].to_string());
         match controller {
@@ -204,7 +204,7 @@ fn is_exempt_class(spec: &Value, exemptions: &Exemptions) -> bool {
     spec["runtimeClassName"].as_str().is_some_and(|c| exemptions.runtime_classes.iter().any(|e| e == c))
 }
 
-/// Whether user or namespace are exempt; noted for the audit.
+/// Returns whether the user or namespace is exempt, and annotates the audit event.
 fn is_exempt(attributes: &Attributes<'_>, context: &Context<'_>) -> bool {
     let exemptions = exemptions(context);
     let by = if exemptions.namespaces.iter().any(|n| n == attributes.namespace) {
@@ -219,7 +219,7 @@ fn is_exempt(attributes: &Attributes<'_>, context: &Context<'_>) -> bool {
     true
 }
 
-/// Operation, resource and subresource as the metrics name them.
+/// Returns the operation, resource and subresource as metrics labels.
 fn request_labels<'a>(attributes: &'a Attributes<'_>) -> [&'a str; 3] {
     let operation = match attributes.operation {
         Operation::Create => "create",
@@ -275,7 +275,7 @@ async fn pod(attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), S
     judge(attributes, context, &policy, pod, true)
 }
 
-/// Whether an update changes anything that checks look at: images, and which containers there are.
+/// Returns whether an update changes fields that the checks use: images, and the set of containers.
 fn is_significant(new: &Value, old: &Value) -> bool {
     let list = |pod: &Value, name: &str| pod["spec"][name].as_array().cloned().unwrap_or_default();
     let changed = ["containers", "initContainers"].iter().any(|name| {
@@ -316,7 +316,7 @@ async fn workload(attributes: &Attributes<'_>, context: &Context<'_>) -> Result<
     )
 }
 
-/// Refuses what may not be, notes for the audit what should not be, warns of the same.
+/// Enforces the policy, adds audit annotations, and warns.
 fn judge(
     attributes: &Attributes<'_>,
     context: &Context<'_>,

@@ -1,13 +1,13 @@
-//! Levels, versions, and the labels by which a namespace chooses them.
+//! Levels, versions, and the namespace labels that select them.
 
 use std::fmt;
 
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 
-/// The minor release that this is.
+/// The minor release of this server.
 const CURRENT: u32 = 37;
 
-/// From what allows everything to what allows least.
+/// The levels, from the most to the least permissive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Level {
     #[default]
@@ -16,7 +16,7 @@ pub enum Level {
     Restricted,
 }
 
-/// As of which minor release the checks are made.
+/// The minor release whose checks apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Version {
     Minor(u32),
@@ -25,7 +25,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// `latest` or `v1.x`.
+    /// Parses `latest` or `v1.x`.
     pub fn parse(text: &str) -> Option<Self> {
         if text == "latest" {
             return Some(Self::Latest);
@@ -66,8 +66,8 @@ pub struct LevelVersion {
 }
 
 impl LevelVersion {
-    /// The version whose checks are made, as metrics name it: what allows everything is of no version, and those to
-    /// come are alike.
+    /// Returns the version of the checks for the metrics: empty for the privileged level, and the same for all future
+    /// versions.
     pub fn evaluated_version(self) -> String {
         match self.version {
             Version::Minor(minor) if self.level != Level::Privileged && minor > CURRENT => {
@@ -85,7 +85,7 @@ impl fmt::Display for LevelVersion {
     }
 }
 
-/// What a namespace asks for.
+/// The policy of a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Policy {
     pub enforce: LevelVersion,
@@ -101,12 +101,12 @@ impl Policy {
 
 const PREFIX: &str = "pod-security.kubernetes.io/";
 
-/// The policy of a namespace with these labels, and what is wrong with them.
+/// Returns the policy of a namespace with these labels, and the errors of the labels.
 pub fn of_labels<'l>(label: impl Fn(&str) -> Option<&'l str>, defaults: Policy) -> (Policy, ErrorList) {
     let mut errors = ErrorList::new();
     let mut policy = defaults;
     let path = |key: &str| Path::new("metadata").child("labels").key(key);
-    // Who misspells what is enforced gets the strictest; what is only told, nothing.
+    // An invalid enforce label selects the strictest level; invalid audit and warn labels select the fallback.
     let mut level = |name: &str, slot: &mut Level, otherwise: Level| -> Option<bool> {
         let key = format!("{PREFIX}{name}");
         let text = label(&key)?;
@@ -134,7 +134,8 @@ pub fn of_labels<'l>(label: impl Fn(&str) -> Option<&'l str>, defaults: Policy) 
     version("enforce", &mut policy.enforce.version);
     version("audit", &mut policy.audit.version);
     let warned_version = version("warn", &mut policy.warn.version);
-    // What is enforced is warned of too, so that workloads hear of it when they are written, not in their pods' events.
+    // The enforced level also warns, so that users see violations when they write a workload, not only in its pods'
+    // events.
     if warned.is_none() && enforced == Some(true) && policy.enforce.level > policy.warn.level {
         policy.warn.level = policy.enforce.level;
         if !warned_version {

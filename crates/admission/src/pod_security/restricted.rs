@@ -1,4 +1,4 @@
-//! The further checks of the level restricted: pods that are built to need little.
+//! The additional checks of the restricted level, for pods hardened by current best practice.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::baseline::{added, bad_seccomp, is_good_seccomp, proc_mount, seccomp_type};
 use super::evaluate::{Check, Finding, Pod, containers_named, finding, plural, quoted, setters};
 
-/// By their names, in which order they are told.
+/// Sorted by name, which is the order of the messages.
 pub const CHECKS: &[Check] = &[
     check("allowPrivilegeEscalation", 8, "", privilege_escalation),
     check("capabilities_restricted", 22, "capabilities_baseline", capabilities),
@@ -27,7 +27,7 @@ const fn check(
     Check { id, since, overrides, run }
 }
 
-/// Windows has no such settings: since this release nobody asks for them there.
+/// Returns whether a Windows pod is exempt: Windows has no such settings, and since this release the check skips it.
 fn is_exempt_windows(pod: Pod<'_>, minor: u32) -> bool {
     minor >= 25 && pod.is_windows()
 }

@@ -1,4 +1,4 @@
-//! Pods that each level takes or refuses, and what it says.
+//! Tests of the pods that each level accepts or refuses, and of the messages.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ fn good() -> Value {
             "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}}]}})
 }
 
-/// A good pod with one thing changed.
+/// Returns an acceptable pod with one field changed.
 fn with(pointer: &str, value: Value) -> Value {
     let mut pod = good();
     let mut at = &mut pod;

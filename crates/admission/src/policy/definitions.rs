@@ -1,4 +1,4 @@
-//! The policies with their bindings, read when they change and compiled once.
+//! The policies with their bindings: read when they change, and compiled once.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -17,21 +17,21 @@ use crate::{lookup, manifests};
 use knarr_reload::{Content, Reloaded};
 use knarr_wire::request::Request;
 
-/// What a policy's expressions are compiled to.
+/// The compiled expressions of a policy.
 pub trait Compiled: Sized + Send + Sync + 'static {
     const POLICIES: &'static Resource;
     const BINDINGS: &'static Resource;
 
-    /// From the policy's `spec`.
+    /// Compiles the policy's `spec`.
     fn compile(spec: &Value) -> Self;
 }
 
 /// One policy.
 pub struct Policy<C> {
     pub name: String,
-    /// The uid and version that it was compiled at.
+    /// The uid and version at which it was compiled.
     identity: (String, String),
-    /// `failurePolicy: Ignore`.
+    /// Whether `failurePolicy` is `Ignore`.
     pub ignores_failures: bool,
     pub constraints: MatchResources,
     pub param_kind: Option<ParamKind>,
@@ -43,35 +43,35 @@ pub struct Binding {
     pub name: String,
     pub resources: Option<MatchResources>,
     pub param_ref: Option<ParamRef>,
-    /// `Deny`, `Warn`, `Audit`.
+    /// The validation actions: `Deny`, `Warn`, `Audit`.
     pub actions: Vec<String>,
 }
 
-/// A policy with what binds it.
+/// A policy with its bindings.
 pub struct Bound<C> {
     pub policy: Arc<Policy<C>>,
     pub bindings: Vec<Binding>,
 }
 
-/// Policies in the order that they are asked in.
+/// The policies in their order of evaluation.
 type All<C> = Arc<Vec<Arc<Bound<C>>>>;
 
-/// The policies as they were read, at which generations of the caches, and those of files among them.
+/// The policies, the cache generations at which they were read, and the policies from files among them.
 struct Read<C> {
     generations: (u64, u64),
     of_files: All<C>,
     bound: All<C>,
 }
 
-/// All policies of one sort.
+/// All policies of one kind.
 pub struct Policies<C> {
-    /// Those that the server's operator keeps in files.
+    /// The policies that the server's operator keeps in files.
     manifests: Option<Reloaded<Vec<Arc<Bound<C>>>>>,
     read: ArcSwapOption<Read<C>>,
 }
 
 impl<C: Compiled> Policies<C> {
-    /// `manifests` is a folder of policies and bindings that the API does not have.
+    /// Creates the set. `manifests` is a directory of policies and bindings that are not API objects.
     pub fn new(manifests: Option<&Path>) -> Result<Self, String> {
         let open = |folder: &Path| {
             Reloaded::open_folder(folder.to_owned(), manifests::EXTENSIONS, of_manifests)
@@ -80,7 +80,7 @@ impl<C: Compiled> Policies<C> {
         Ok(Self { manifests: manifests.map(open).transpose()?, read: ArcSwapOption::empty() })
     }
 
-    /// The policies that are concerned and bound: those of files first, then all others by their names.
+    /// Returns the bound policies that apply: those from files first, then the others sorted by name.
     pub fn bound(
         &self,
         concerned: Concerned,
@@ -132,7 +132,7 @@ impl<C: Compiled> Policies<C> {
     }
 }
 
-/// The policies of files, each with its bindings.
+/// Reads the policies of files, each with its bindings.
 fn of_manifests<C: Compiled>(files: &[Content]) -> Result<Vec<Arc<Bound<C>>>, String> {
     let mut found = manifests::read(files, &[C::POLICIES, C::BINDINGS])?.into_iter();
     let (policies, bindings) = (found.next().unwrap_or_default(), found.next().unwrap_or_default());
@@ -153,7 +153,8 @@ fn known<C>(before: Option<&Read<C>>) -> HashMap<(String, String), Arc<Policy<C>
     all.map(|b| (b.policy.identity.clone(), Arc::clone(&b.policy))).collect()
 }
 
-/// The resource version alone would not do: it also changes with the status.
+/// Returns the identity of a version. The resourceVersion alone does not suffice, because it also changes with the
+/// status.
 fn identity(value: &Value) -> (String, String) {
     let text = |field: &str| value["metadata"][field].to_string();
     (text("uid"), text("generation"))
@@ -189,7 +190,7 @@ fn binding(value: &Value) -> Binding {
     }
 }
 
-/// Names and expressions of `matchConditions` or `variables`.
+/// Returns the names and expressions of `matchConditions` or `variables`.
 pub fn named(list: &Value) -> Vec<(String, String)> {
     let part = |v: &Value, field: &str| v[field].as_str().unwrap_or("").to_owned();
     list.as_array().into_iter().flatten().map(|v| (part(v, "name"), part(v, "expression"))).collect()

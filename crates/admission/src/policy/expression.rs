@@ -2,14 +2,14 @@
 
 use knarr_cel::{Activation, Budget, Declarations, Program, Type, Value, compile};
 
-/// An expression, or why it is none.
+/// A compiled expression, or its compilation error.
 #[derive(Debug)]
 pub struct Expression {
     pub text: String,
     program: Result<Program, String>,
 }
 
-/// No further expression can be evaluated.
+/// The cost budget is exhausted; no further expression can be evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("validation failed due to running out of cost budget, no further validation rules will be run")]
 pub struct OutOfBudget;
@@ -28,12 +28,12 @@ impl Expression {
         self.program.as_ref().map_err(String::as_str)
     }
 
-    /// `None` where the expression is wrong.
+    /// Returns the type of the result; `None` if the expression does not compile.
     pub fn output_type(&self) -> Option<&Type> {
         self.program.as_ref().ok().map(Program::output_type)
     }
 
-    /// The value, or why there is none, in upstream's words.
+    /// Evaluates the expression; the error has upstream's message.
     pub fn evaluate<'v>(
         &self,
         activation: &Activation<'_, 'v>,

@@ -1,4 +1,4 @@
-//! What expressions of admission see: the objects, the request, the parameters, the authorizer.
+//! The variables of admission expressions: the objects, the request, the parameters, the authorizer.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use crate::Context;
 use crate::webhooks::Invocation;
 use crate::{Attributes, lookup};
 
-/// The values of all variables but `variables`.
+/// The values of all variables except `variables`.
 #[derive(Clone)]
 pub struct Inputs<'v> {
     pub object: &'v Value,
     pub old: &'v Value,
     pub request: &'v Value,
-    /// `Null` where the request is in no namespace.
+    /// `Null` if the request is not namespaced.
     pub namespace: &'v Value,
     /// `Null` without parameters.
     pub params: &'v Value,
-    /// `None` where there is nobody to ask.
+    /// `None` if no authorizer is available.
     pub authorizer: Option<Arc<dyn Authorizer>>,
-    /// What the request itself is about, as a question to the authorizer.
+    /// The request itself as a check for the authorizer.
     pub about: Check,
 }
 
@@ -42,18 +42,18 @@ impl<'v> Inputs<'v> {
             .with("authorizer.requestResource", check)
     }
 
-    /// As messages and annotations see it.
+    /// Returns the inputs of message and audit annotation expressions.
     pub fn without_authorizer(&self) -> Self {
         Self { authorizer: None, ..self.clone() }
     }
 
-    /// As match conditions see it.
+    /// Returns the inputs of match conditions.
     pub fn without_namespace(&self) -> Self {
         Self { namespace: &Value::Null, ..self.clone() }
     }
 }
 
-/// What the request is about.
+/// Returns the request as a check for the authorizer.
 pub fn about(attributes: &Attributes<'_>) -> Check {
     Check {
         group: attributes.resource.group.to_owned(),
@@ -65,7 +65,7 @@ pub fn about(attributes: &Attributes<'_>) -> Check {
     }
 }
 
-/// The variable `request`: an AdmissionRequest without its uid and objects.
+/// Returns the variable `request`: an AdmissionRequest without its uid and objects.
 pub fn request(attributes: &Attributes<'_>, invocation: &Invocation) -> Value {
     let kind =
         |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
@@ -98,7 +98,8 @@ pub fn request(attributes: &Attributes<'_>, invocation: &Invocation) -> Value {
     Value::Object(request)
 }
 
-/// The variable `namespaceObject`: the namespace that the request is in, `Null` for what is in none and for namespaces.
+/// Returns the variable `namespaceObject`: the namespace of the request; `Null` for cluster-scoped requests and for
+/// namespaces.
 pub async fn namespace(attributes: &Attributes<'_>, context: &Context<'_>) -> Result<Value, StatusError> {
     let kind = attributes.kind();
     if attributes.namespace.is_empty() || (kind.group.is_empty() && kind.kind == "Namespace") {

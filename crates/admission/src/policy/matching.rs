@@ -1,4 +1,4 @@
-//! Whether a policy or its binding is about a request (`matchConstraints`, `matchResources`).
+//! Matches requests with a policy or binding (`matchConstraints`, `matchResources`).
 
 use knarr_apimachinery::selector::Selector;
 use knarr_apimachinery::status::StatusError;
@@ -8,14 +8,14 @@ use crate::Attributes;
 use crate::Context;
 use crate::webhooks::{Invocation, Rule, matching, selector};
 
-/// A rule, perhaps for objects of some names only.
+/// A rule, optionally limited to objects of some names.
 #[derive(Debug, Default)]
 struct NamedRule {
     rule: Rule,
     names: Vec<String>,
 }
 
-/// What a policy or binding matches.
+/// The match criteria of a policy or binding.
 #[derive(Debug)]
 pub struct MatchResources {
     namespaces: Result<Selector, String>,
@@ -40,7 +40,7 @@ fn rules(value: &Value) -> Vec<NamedRule> {
 }
 
 impl MatchResources {
-    /// From `matchConstraints` or `matchResources`.
+    /// Reads `matchConstraints` or `matchResources`.
     pub fn read(value: &Value) -> Self {
         Self {
             namespaces: selector(&value["namespaceSelector"]),
@@ -51,7 +51,7 @@ impl MatchResources {
         }
     }
 
-    /// How the request looks to whoever matches it; `None` if it is none of his business.
+    /// Returns the request in the form in which it matches; `None` if it does not match.
     pub async fn invocation(
         &self,
         attributes: &Attributes<'_>,

@@ -1,4 +1,4 @@
-//! ValidatingAdmissionPolicy and MutatingAdmissionPolicy: expressions of users' that refuse or change writes.
+//! ValidatingAdmissionPolicy and MutatingAdmissionPolicy: user-defined expressions that refuse or change writes.
 //!
 //! Source: `k8s.io/apiserver/pkg/admission/plugin/policy`.
 

@@ -1,4 +1,5 @@
-//! MutatingAdmissionPolicy: one after the other, each sees what the ones before it made of the object.
+//! MutatingAdmissionPolicy: policies run one after the other; each receives the object as the previous ones changed
+//! it.
 
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ pub struct Mutations {
     pub conditions: MatchConditions,
     pub variables: Variables,
     pub list: Vec<Mutation>,
-    /// `reinvocationPolicy: IfNeeded`.
+    /// Whether `reinvocationPolicy` is `IfNeeded`.
     reinvoke: bool,
 }
 
@@ -64,7 +65,7 @@ impl Compiled for Mutations {
     }
 }
 
-/// A policy under a binding, with one object of parameters.
+/// A policy with a binding and one parameter object.
 struct Task<'p> {
     policy: &'p Policy<Mutations>,
     binding: &'p str,
@@ -72,7 +73,7 @@ struct Task<'p> {
     params: Value,
 }
 
-/// The complaints of policies that do not ignore failures, the first with its reason.
+/// The errors of policies whose failure policy is Fail; the first one determines the reason.
 #[derive(Default)]
 struct Complaints {
     list: Vec<(String, &'static str)>,
@@ -160,7 +161,7 @@ impl Plugin for MutatingAdmissionPolicy {
     }
 }
 
-/// What is to be done for one policy.
+/// Collects the tasks of one policy.
 async fn collect<'p>(
     bound: &'p Bound<Mutations>,
     attributes: &Attributes<'_>,
@@ -214,7 +215,7 @@ async fn params_of(
     params::collect(kind, binding.param_ref.as_ref(), attributes, context).await
 }
 
-/// What the expressions of a task see beside the object.
+/// The inputs of a task's expressions other than the object.
 struct Around<'v> {
     old: Value,
     request: Value,
@@ -238,7 +239,7 @@ impl Around<'_> {
     }
 }
 
-/// A mutated object, read as strictly as a body can be.
+/// Decodes a mutated object with strict field validation.
 fn decoded(mutated: Value, invocation: &Invocation) -> Result<Value, StatusError> {
     if schema::for_kind(&invocation.kind).is_none() {
         return Ok(mutated);

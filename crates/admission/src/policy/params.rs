@@ -1,4 +1,4 @@
-//! The parameters that a binding gives to its policy.
+//! The parameters that a binding passes to its policy.
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use crate::webhooks::selector;
 use crate::{Attributes, lookup};
 use knarr_registry::served::Served;
 
-/// `paramKind`.
+/// The parsed `paramKind`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamKind {
     pub api_version: String,
     pub kind: String,
 }
 
-/// `paramRef`.
+/// The parsed `paramRef`.
 #[derive(Debug)]
 pub struct ParamRef {
     name: String,
     namespace: String,
     selector: Option<Result<Selector, String>>,
-    /// `parameterNotFoundAction: Deny`.
+    /// Whether `parameterNotFoundAction` is `Deny`.
     deny: bool,
 }
 
@@ -33,7 +33,7 @@ impl ParamKind {
         value.is_object().then(|| Self { api_version: text("apiVersion"), kind: text("kind") })
     }
 
-    /// The resource whose objects are parameters, or that there is none.
+    /// Returns the resource of the parameter objects; fails if it is not served.
     pub fn resource(&self, context: &Context<'_>) -> Result<Arc<Served>, String> {
         let (group, version) = self.api_version.split_once('/').unwrap_or(("", &self.api_version));
         let table = context.registry.table.snapshot();
@@ -61,8 +61,8 @@ impl ParamRef {
     }
 }
 
-/// The objects to evaluate a policy with, one after the other; one that is `Null` where it has no parameters. None at
-/// all: the policy does not apply.
+/// Returns the parameter objects with which to evaluate a policy, one after the other: one `Null` if the policy has
+/// no parameters. An empty result means that the policy does not apply.
 pub async fn collect(
     kind: Option<&Served>,
     reference: Option<&ParamRef>,

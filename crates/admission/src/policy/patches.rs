@@ -1,4 +1,4 @@
-//! What a mutation makes of an object: `ApplyConfiguration` merges, `JSONPatch` patches.
+//! Applies a mutation to an object: `ApplyConfiguration` merges, `JSONPatch` patches.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::Context;
 use crate::webhooks::Invocation;
 use knarr_registry::served::Served;
 
-/// One of a policy's mutations.
+/// One mutation of a policy.
 pub struct Mutation {
     pub kind: MutationKind,
     pub expression: Expression,
@@ -28,7 +28,7 @@ pub enum MutationKind {
 }
 
 impl MutationKind {
-    /// Where its expression stands.
+    /// Returns the field that contains the expression.
     pub fn field(self) -> &'static str {
         match self {
             Self::ApplyConfiguration => "applyConfiguration",
@@ -36,7 +36,7 @@ impl MutationKind {
         }
     }
 
-    /// What its expression must evaluate to.
+    /// Returns the required type of the expression.
     pub fn wanted(self) -> Type {
         match self {
             Self::ApplyConfiguration => Type::object("Object"),
@@ -45,14 +45,14 @@ impl MutationKind {
     }
 }
 
-/// The schemas by which a configuration is merged.
+/// The schemas for merging an apply configuration.
 pub struct Schemas {
     built_in: Option<&'static Struct>,
     served: Option<Arc<Served>>,
 }
 
 impl Schemas {
-    /// Those of the kind that the policy sees.
+    /// Returns the schemas of the kind that the policy receives.
     pub fn of(invocation: &Invocation, context: &Context<'_>) -> Self {
         let built_in = schema::for_kind(&invocation.kind);
         let served = context.registry.table.find(&invocation.group, &invocation.version, &invocation.plural);
@@ -64,7 +64,7 @@ impl Schemas {
     }
 }
 
-/// The object after the mutation, or why there is none.
+/// Returns the mutated object, or the error that prevented the mutation.
 pub fn mutated(
     mutation: &Mutation,
     variables: &Variables,
@@ -98,7 +98,7 @@ fn applied(value: &Value<'_>, object: &Json, schemas: &Schemas) -> Result<Json, 
         .map_err(|why| format!("error applying patch: {why}"))
 }
 
-/// Every object in it must be of the type that its place below the outermost one says: `Object.spec` at `spec`.
+/// Checks that the type name of each nested object matches its path: `Object.spec` at `spec`.
 fn check_names(object: &Object<'_>) -> Result<(), String> {
     let Object::Owned { name, .. } = object else { return Ok(()) };
     let mut problems = Vec::new();
@@ -156,7 +156,7 @@ fn patched(value: &Value<'_>, object: &Json) -> Result<Json, String> {
         return Ok(object.clone());
     }
     json_patch::apply(object, &Json::Array(patch)).or_else(|error| {
-        // A test that fails means that the patch is not for this object.
+        // A failed test operation means that the patch does not apply to this object.
         let why = error.to_string();
         if why.contains("test") && why.contains("failed") {
             Ok(object.clone())

@@ -1,5 +1,6 @@
-//! What expressions ask the authorizer. An evaluation cannot wait for an answer, but it can be done again: it ends at a
-//! question that has none yet, the answer is found out, and the evaluation is repeated, until it asks nothing new.
+//! The authorizer checks of expressions. An evaluation is synchronous and cannot wait for a decision, but it can be
+//! repeated: it ends at a check without a decision, the decision is requested, and the evaluation runs again, until
+//! all its checks have decisions.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,17 +11,17 @@ use crate::Context;
 use knarr_auth::authn::UserInfo;
 use knarr_auth::authz::Attributes as Question;
 
-/// Questions of one request. The cost limits allow some tens in one evaluation.
+/// The maximum number of checks of one request. The cost limits allow some tens in one evaluation.
 const MOST: usize = 500;
 
-/// The answers that one request's expressions got so far; one to a question, however often it is put.
+/// The decisions for one request's expressions so far; one for each check, however often it is made.
 #[derive(Default)]
 pub struct Questions(Mutex<Asked>);
 
 #[derive(Default)]
 struct Asked {
     answered: Vec<(Check, Decision)>,
-    /// The first question of this evaluation that has no answer.
+    /// The first check of this evaluation without a decision.
     open: Option<Check>,
 }
 
@@ -33,8 +34,8 @@ impl Questions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Evaluates, as often as there are questions to be answered on behalf of the request's user. Only the last outcome
-    /// counts.
+    /// Runs the evaluation again as long as it needs further decisions, which are requested on behalf of the
+    /// request's user. Returns the last outcome.
     pub async fn settle<T: Send>(
         &self,
         attributes: &Attributes<'_>,
@@ -70,7 +71,7 @@ impl Authorizer for Questions {
     }
 }
 
-/// Who is asked about, and what.
+/// Returns the user and the attributes of a check.
 fn put(check: &Check, user: &UserInfo) -> (UserInfo, Question) {
     let user = match &check.service_account {
         None => user.clone(),

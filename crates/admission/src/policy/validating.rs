@@ -1,4 +1,4 @@
-//! ValidatingAdmissionPolicy: every policy that is bound and matches has its say; the first denial is the answer.
+//! ValidatingAdmissionPolicy: every bound policy that matches is evaluated; the first denial is the answer.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use knarr_registry::served::Served;
 
 pub struct ValidatingAdmissionPolicy;
 
-/// Bytes of an audit annotation's value, and failures that one annotation lists.
+/// The maximum length of an audit annotation's value, and of the failures that one annotation lists, in bytes.
 const LONGEST_ANNOTATION: usize = 10 * 1024;
 const MOST_FAILURES: usize = 50;
 
@@ -54,7 +54,7 @@ impl Plugin for ValidatingAdmissionPolicy {
     }
 }
 
-/// One request before all policies.
+/// One request, for all policies.
 struct Review<'r, 'a> {
     attributes: &'r Attributes<'a>,
     context: &'r Context<'r>,
@@ -64,10 +64,10 @@ struct Review<'r, 'a> {
     verdict: Verdict,
 }
 
-/// What all policies said.
+/// The results of all policies.
 #[derive(Default)]
 struct Verdict {
-    /// Messages and reasons, the first of which the client sees.
+    /// Messages and reasons; the client gets the first one.
     denials: Vec<(String, String)>,
     failures: Vec<Value>,
 }
@@ -188,7 +188,7 @@ impl Review<'_, '_> {
 
 /// Why a binding could not be evaluated.
 enum Misfit {
-    /// The failure policy decides.
+    /// An invalid configuration; the failure policy decides.
     Configuration(String),
     Status(StatusError),
 }
@@ -217,7 +217,7 @@ impl Verdict {
         self.denials.push((message, String::new()));
     }
 
-    /// What becomes of a policy's denials under one binding.
+    /// Applies the actions of one binding to a policy's denials.
     fn take(&mut self, policy: &str, binding: &Binding, outcome: &Outcome, attributes: &Attributes<'_>) {
         for denial in &outcome.denials {
             for action in &binding.actions {

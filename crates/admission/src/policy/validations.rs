@@ -1,4 +1,4 @@
-//! What a validating policy says to one object: its decisions and audit annotations.
+//! The evaluation of a validating policy for one object: decisions and audit annotations.
 
 use knarr_api::admissionregistration::expressions::{Offers, declarations};
 use knarr_api::admissionregistration::{validatingadmissionpolicy, validatingadmissionpolicybinding};
@@ -35,20 +35,20 @@ pub struct Annotation {
 /// Why an object is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denial {
-    /// Which of the validations.
+    /// The index of the validation.
     pub index: usize,
     pub message: String,
-    /// Of the Status; `Invalid` if it is empty.
+    /// The reason of the Status; `Invalid` if it is empty.
     pub reason: String,
 }
 
-/// What a policy found.
+/// The result of a policy.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub denials: Vec<Denial>,
-    /// Refusals that no binding softens: audit annotations that could not be made.
+    /// Denials because of audit annotations that could not be evaluated; no binding's action softens these.
     pub failed_annotations: Vec<String>,
-    /// What failed without a consequence.
+    /// Errors that the failure policy ignores.
     pub ignored: Vec<String>,
     pub annotations: Vec<(String, String)>,
 }
@@ -88,7 +88,7 @@ impl Compiled for Validations {
 }
 
 impl Validations {
-    /// Looks at an object; `ignores` is the failure policy.
+    /// Evaluates the policy for an object; `ignores` is whether the failure policy is Ignore.
     pub fn look(&self, inputs: &Inputs<'_>, ignores: bool) -> Outcome {
         let failed = |message: String| {
             let mut outcome = Outcome::default();
@@ -142,7 +142,7 @@ impl Validations {
         outcome
     }
 
-    /// The values of expressions, one after the other; `None` for those that are not there.
+    /// Evaluates expressions one after the other; `None` for absent ones.
     fn evaluate<'c, 'v>(
         &'c self,
         inputs: &Inputs<'v>,
@@ -167,7 +167,8 @@ impl Outcome {
 }
 
 impl Validation {
-    /// The message that its own expression made, if that is fit to be shown; else the fixed one; else the expression.
+    /// Returns the message: the result of `messageExpression` if it is valid, else the fixed message, else the
+    /// expression.
     fn message(&self, own: &str) -> String {
         let own = own.trim();
         let fit = own.len() <= knarr_cel::budget::MESSAGE_LIMIT && !own.contains('\n');

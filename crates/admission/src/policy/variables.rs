@@ -1,4 +1,4 @@
-//! The `variables` of a policy: expressions with names, evaluated when they are first used.
+//! The `variables` of a policy: named expressions, evaluated on first use.
 
 use std::cell::{Cell, RefCell};
 
@@ -8,8 +8,8 @@ use knarr_cel::{Budget, Declarations, EvalError, LazyFields, Value};
 use super::expression::Expression;
 use super::inputs::Inputs;
 
-/// Variables that need each other are evaluated from the one that is used, down to this depth; deeper ones from the
-/// first on.
+/// Variables that depend on each other are evaluated recursively up to this depth; deeper chains are evaluated from
+/// the first variable on.
 const DEEPEST: usize = 16;
 
 /// The compiled variables of a policy, in their order.
@@ -19,7 +19,8 @@ pub struct Variables {
 }
 
 impl Variables {
-    /// Each sees those before it. Gives what the policy's expressions see of them, too.
+    /// Compiles the variables, each of which can use the preceding ones. Also returns their declarations for the
+    /// policy's expressions.
     pub fn compile(list: &[(String, String)], decls: &Declarations) -> (Self, Composition) {
         let mut compiled: Vec<(String, Expression)> = Vec::new();
         let mut composition = Composition::default();
@@ -32,7 +33,7 @@ impl Variables {
     }
 }
 
-/// The values of variables for one request.
+/// The values of the variables for one request.
 pub struct Evaluated<'c, 'i, 'v> {
     variables: &'c Variables,
     inputs: &'i Inputs<'v>,

@@ -1,4 +1,4 @@
-//! One call of one webhook: the rules of dry runs, the request, the answer, what is counted of it.
+//! One call of one webhook: dry runs, request, response, metrics.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::Context;
 use crate::metrics::WebhookCall;
 use knarr_outgoing::webhook::Call;
 
-/// The longest that a webhook may take, whatever its configuration says.
+/// The maximum timeout of a webhook, whatever its configuration sets.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Asks the webhook about the request. What it says beside its verdict is passed on here.
+/// Calls the webhook, and adds its warnings and audit annotations to the request.
 pub async fn ask(
     hook: &Hook,
     invocation: &Invocation,
@@ -59,7 +59,7 @@ pub async fn ask(
     Err(Failure::Rejected(review::denied(&hook.name, verdict.status)))
 }
 
-/// A webhook that does more than answer is not to be asked what-ifs.
+/// Refuses to call a webhook with side effects during a dry run.
 fn check_dry_run(hook: &Hook) -> Result<(), Failure> {
     match hook.side_effects.as_str() {
         "None" | "NoneOnDryRun" => Ok(()),
@@ -71,7 +71,7 @@ fn check_dry_run(hook: &Hook) -> Result<(), Failure> {
     }
 }
 
-/// Counts a call.
+/// Records the metrics of a call.
 pub fn observe<T>(
     hook: &Hook,
     type_: &'static str,

@@ -24,14 +24,14 @@ use knarr_wire::request::Request;
 
 const DEFAULT_TIMEOUT: u64 = 10;
 
-/// What a webhook wants to see.
+/// The requests that a rule matches.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rule {
     pub operations: Vec<String>,
     pub groups: Vec<String>,
     pub versions: Vec<String>,
     pub resources: Vec<String>,
-    /// `*`, `Namespaced` or `Cluster`.
+    /// The scope: `*`, `Namespaced` or `Cluster`.
     pub scope: String,
 }
 
@@ -49,32 +49,32 @@ impl Rule {
 
 /// One webhook of one configuration.
 pub struct Hook {
-    /// Tells it from all others, also of the same name.
+    /// Distinguishes it from all others, also those of the same name.
     pub uid: String,
     pub configuration: String,
     pub name: String,
     pub target: Result<Target, String>,
     pub rules: Vec<Rule>,
-    /// `failurePolicy: Ignore`.
+    /// Whether `failurePolicy` is `Ignore`.
     pub ignores_failures: bool,
-    /// `matchPolicy: Exact`.
+    /// Whether `matchPolicy` is `Exact`.
     pub exact: bool,
     pub namespaces: Result<Selector, String>,
     pub objects: Result<Selector, String>,
     pub side_effects: String,
     pub timeout: Duration,
-    /// Versions of AdmissionReview that it understands, the best first.
+    /// The versions of AdmissionReview that it accepts, the preferred one first.
     pub versions: Vec<String>,
-    /// `reinvocationPolicy: IfNeeded`.
+    /// Whether `reinvocationPolicy` is `IfNeeded`.
     pub reinvoke: bool,
     pub conditions: MatchConditions,
-    /// `admit` or `validating`, as metrics tell them apart.
+    /// The metrics label: `admit` or `validating`.
     pub sort: &'static str,
 }
 
 type Hooks = Arc<Vec<Arc<Hook>>>;
 
-/// The hooks as they were read, at which generation of the cache, and those of files among them.
+/// The hooks, the cache generation at which they were read, and the hooks from files among them.
 struct Read {
     generation: u64,
     of_files: Hooks,
@@ -84,15 +84,15 @@ struct Read {
 /// The webhooks of one kind of configuration.
 pub struct Configurations {
     plural: &'static str,
-    /// Who the API server is to them.
+    /// The API server's credentials for webhooks.
     users: Option<Arc<Users>>,
-    /// Those that the server's operator keeps in files.
+    /// The webhooks that the server's operator keeps in files.
     manifests: Option<Reloaded<Vec<Arc<Hook>>>>,
     read: ArcSwapOption<Read>,
 }
 
 impl Configurations {
-    /// `manifests` is a folder of webhooks that the API does not have.
+    /// Creates the set. `manifests` is a directory of webhooks that are not API objects.
     pub fn new(
         resource: &'static Resource,
         users: Option<Arc<Users>>,
@@ -114,10 +114,10 @@ impl Configurations {
         Ok(Self { plural: resource.types.plural, users, manifests, read: ArcSwapOption::empty() })
     }
 
-    /// The hooks that are concerned: those of files first, then all others by the configurations' names.
+    /// Returns the hooks that apply: those from files first, then the others sorted by their configurations' names.
     ///
-    /// They come from the watch cache: a configuration that was written just now may miss the next few requests, as it
-    /// may upstream.
+    /// They are read from the watch cache: the next few requests after a configuration was written may not use it
+    /// yet, as upstream.
     pub fn hooks(
         &self,
         concerned: Concerned,
@@ -148,12 +148,12 @@ impl Configurations {
     }
 }
 
-/// Whether the files have not changed; without files every value is a new one.
+/// Returns whether the files have not changed; without files it returns false.
 fn is_same(a: &Hooks, b: &Hooks) -> bool {
     Arc::ptr_eq(a, b) || a.is_empty() && b.is_empty()
 }
 
-/// The hook with what the API server authenticates itself by at its host.
+/// Returns the hook with the API server's credentials for its host.
 fn identified(mut hook: Hook, users: Option<&Users>) -> Hook {
     if let (Some(users), Ok(target)) = (users, &mut hook.target) {
         target.identity = target.host_and_port().and_then(|(host, port)| users.of_host(&host, port)).cloned();
@@ -165,7 +165,7 @@ fn strings(value: &Value) -> Vec<String> {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// The webhooks of one configuration.
+/// Returns the webhooks of one configuration.
 pub fn hooks_of(configuration: &Value) -> Vec<Hook> {
     let name = configuration["metadata"]["name"].as_str().unwrap_or("");
     let mutating = configuration["kind"] == "MutatingWebhookConfiguration";
@@ -207,7 +207,7 @@ fn hook(configuration: &str, webhook: &Value, count: usize) -> Hook {
     }
 }
 
-/// None selects everything here.
+/// Parses a label selector; an absent selector selects everything.
 pub fn selector(value: &Value) -> Result<Selector, String> {
     if value.is_null() {
         return Ok(Selector::everything());

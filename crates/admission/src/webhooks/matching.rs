@@ -1,4 +1,4 @@
-//! Whether a webhook wants to see a request, and in which version.
+//! Decides whether a webhook applies to a request, and in which version it receives the request.
 
 use knarr_apimachinery::gvk::{GroupResource, GroupVersionKind};
 use knarr_apimachinery::selector::Selector;
@@ -11,7 +11,7 @@ use super::versions;
 use crate::Context;
 use crate::{Attributes, Operation, lookup};
 
-/// How a webhook sees a request: as one for this resource, of this kind.
+/// The request in the form that a webhook receives: for this resource, of this kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Invocation {
     pub kind: GroupVersionKind,
@@ -21,7 +21,7 @@ pub struct Invocation {
 }
 
 impl Invocation {
-    /// As the request itself is.
+    /// Returns the form of the request itself.
     pub fn own(attributes: &Attributes<'_>) -> Self {
         let resource = attributes.resource;
         Self {
@@ -33,7 +33,7 @@ impl Invocation {
     }
 }
 
-/// The part of a request that rules are about.
+/// The attributes of a request that rules match.
 struct Subject<'a> {
     operation: &'a str,
     group: &'a str,
@@ -67,7 +67,7 @@ fn rule_matches(rule: &Rule, subject: &Subject<'_>) -> bool {
         && rule.resources.iter().any(resource)
 }
 
-/// How rules see the request; `None` if none does.
+/// Returns the form in which the request matches the rules; `None` if no rule matches.
 pub fn by_rules(
     rules: &[&Rule],
     exact: bool,
@@ -106,7 +106,7 @@ fn labels_match(selector: &Selector, object: &Value) -> bool {
     object.is_object() && selector.matches_with(|key| labels?.get(key)?.as_str())
 }
 
-/// Whether the namespace of the request is selected; what is in no namespace is.
+/// Returns whether the namespace of the request is selected; cluster-scoped requests always are.
 pub async fn in_selected_namespace(
     selector: &Result<Selector, String>,
     attributes: &Attributes<'_>,
@@ -131,7 +131,7 @@ pub async fn in_selected_namespace(
     Ok(selector.matches_with(|key| found.header().label(key)))
 }
 
-/// Whether the object, or what it was before, is selected; `Err` where the selector is none.
+/// Returns whether the object or the old object is selected; `Err` if the selector is invalid.
 pub fn object_selected<'s>(
     selector: &'s Result<Selector, String>,
     attributes: &Attributes<'_>,
@@ -144,7 +144,8 @@ pub fn object_selected<'s>(
     })
 }
 
-/// Whether the webhook is to be called for the request; `object` is what it would see, before any conversion.
+/// Returns how the webhook is to be called; `None` if it does not apply. `object` is what it would receive, before
+/// any conversion.
 pub async fn invocation(
     hook: &Hook,
     attributes: &Attributes<'_>,
@@ -161,15 +162,15 @@ pub async fn invocation(
     }
     let rules: Vec<&Rule> = hook.rules.iter().collect();
     let Some(invocation) = by_rules(&rules, hook.exact, attributes, context) else { return Ok(None) };
-    // What does not concern the webhook must not fail because of it: so these come last.
+    // These errors are checked last, so that a request to which the webhook does not apply cannot fail because of it.
     namespace?;
     selected.map_err(StatusError::internal)?;
     let wanted = conditions_hold(hook, &invocation, attributes, object, context).await?;
     Ok(wanted.then_some(invocation))
 }
 
-/// Whether the webhook's `matchConditions` hold. Where they cannot be evaluated, its failure policy decides: the
-/// webhook is left out, or the request refused.
+/// Returns whether the webhook's `matchConditions` hold. If they cannot be evaluated, its failure policy decides: the
+/// webhook is skipped, or the request refused.
 async fn conditions_hold(
     hook: &Hook,
     invocation: &Invocation,

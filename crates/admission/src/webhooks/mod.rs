@@ -1,4 +1,5 @@
-//! MutatingAdmissionWebhook and ValidatingAdmissionWebhook: programs of users' that look at, change or refuse writes.
+//! MutatingAdmissionWebhook and ValidatingAdmissionWebhook: user-provided programs that inspect, change or refuse
+//! writes.
 //!
 //! Source: `k8s.io/apiserver/pkg/admission/plugin/webhook`.
 
@@ -20,20 +21,21 @@ pub use mutating::MutatingAdmissionWebhook;
 pub(super) use mutating::{presented, whole};
 pub use validating::ValidatingAdmissionWebhook;
 
-/// The group of webhook configurations and policies.
+/// The API group of webhook configurations and policies.
 pub const GROUP: &str = "admissionregistration.k8s.io";
 
-/// Which webhooks and policies have a say about a request.
+/// Which webhooks and policies apply to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Concerned {
     All,
-    /// Those of files alone: about what the others are made of, lest nobody can repair them.
+    /// Only those from files: for the resources that configure webhooks and policies, so that a faulty one can always
+    /// be repaired.
     Manifests,
-    /// Reviews that authentication and authorization need.
+    /// None: for reviews that authentication and authorization need.
     None,
 }
 
-/// Of the webhooks. Source: upstream's `IsExemptAdmissionConfigurationResource`.
+/// Returns which webhooks apply. Source: upstream's `IsExemptAdmissionConfigurationResource`.
 fn concerned(attributes: &Attributes<'_>) -> Concerned {
     match (attributes.resource.group, attributes.resource.plural) {
         (GROUP, "mutatingwebhookconfigurations" | "validatingwebhookconfigurations") => Concerned::Manifests,
@@ -41,7 +43,8 @@ fn concerned(attributes: &Attributes<'_>) -> Concerned {
     }
 }
 
-/// Of the policies, which may look at webhooks. Source: upstream's `admissionResources`.
+/// Returns which policies apply; these may also check webhook configurations. Source: upstream's
+/// `admissionResources`.
 pub(super) fn concerned_policies(attributes: &Attributes<'_>) -> Concerned {
     match (attributes.resource.group, attributes.resource.plural) {
         (
@@ -57,13 +60,13 @@ pub(super) fn concerned_policies(attributes: &Attributes<'_>) -> Concerned {
     }
 }
 
-/// What became of a webhook's call.
+/// The failure of a webhook call.
 enum Failure {
-    /// It could not be called, or answered nonsense: the failure policy decides. The code is for the metrics.
+    /// It could not be called, or its response was invalid: the failure policy decides. The code is for the metrics.
     Calling { why: String, code: u16 },
-    /// It said no.
+    /// It refused the request.
     Rejected(StatusError),
-    /// We failed: nobody's policy lets that pass.
+    /// An internal error of this server, which no failure policy ignores.
     Internal(StatusError),
 }
 
@@ -73,7 +76,7 @@ impl Failure {
     }
 }
 
-/// A failure that closes the door.
+/// Returns the refusal for a webhook that fails closed.
 fn closed(webhook: &str, why: &str) -> StatusError {
     StatusError::internal(format!("failed calling webhook \"{webhook}\": {why}"))
 }

@@ -1,4 +1,5 @@
-//! MutatingAdmissionWebhook: one after the other, each sees what the ones before it made of the object.
+//! MutatingAdmissionWebhook: webhooks are called one after the other; each receives the object as the previous ones
+//! changed it.
 
 use async_trait::async_trait;
 use knarr_api::scale;
@@ -52,7 +53,7 @@ impl Plugin for MutatingAdmissionWebhook {
     }
 }
 
-/// The object as webhooks know it: of `scale` that is a Scale, whatever it belongs to.
+/// Returns the object in the form for webhooks: for `scale`, a Scale whatever the scaled resource is.
 pub(crate) fn presented(attributes: &Attributes<'_>, whole: &Value) -> Value {
     if attributes.subresource == "scale" && attributes.kind().kind == "Scale" && whole.is_object() {
         return scale::of(whole);
@@ -71,7 +72,7 @@ async fn one(
     let Some(invocation) = matching::invocation(hook, attributes, &object, context).await? else {
         return Ok(());
     };
-    // Nobody is called for the first time in the second round.
+    // The second round calls no webhook for the first time.
     if attributes.reinvoking && !memory.is_wanted(&hook.uid) {
         return Ok(());
     }
@@ -109,7 +110,7 @@ async fn one(
     Ok(())
 }
 
-/// The whole object after the webhook's patch; `None` if it is as it was.
+/// Returns the whole object after the webhook's patch; `None` if it is unchanged.
 async fn changed(
     hook: &Hook,
     invocation: &Invocation,
@@ -145,7 +146,7 @@ async fn changed(
     Ok((new != attributes.object).then_some(new))
 }
 
-/// A patched object, read as a body would be.
+/// Decodes a patched object like a body.
 fn read(patched: Value, invocation: &Invocation) -> Result<Value, StatusError> {
     if knarr_apimachinery::schema::for_kind(&invocation.kind).is_none() {
         return Ok(patched);
@@ -155,7 +156,7 @@ fn read(patched: Value, invocation: &Invocation) -> Result<Value, StatusError> {
     decoded.map(|d| d.value).map_err(|e| StatusError::internal(e.message()))
 }
 
-/// What a changed object means for the whole.
+/// Applies a changed object, possibly a Scale, to the whole object.
 pub(crate) fn whole(attributes: &Attributes<'_>, mut new: Value) -> Value {
     if attributes.subresource == "scale" && attributes.kind().kind == "Scale" {
         let mut whole = attributes.object.clone();

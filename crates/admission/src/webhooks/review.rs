@@ -1,4 +1,4 @@
-//! AdmissionReview: what a webhook is sent, and what it may answer.
+//! AdmissionReview: the request to a webhook, and the validation of its response.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::matching::Invocation;
 use crate::Attributes;
 
-/// The versions that we speak.
+/// The supported versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     V1,
@@ -20,7 +20,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// The first that both sides know.
+    /// Returns the first version that both sides support.
     pub fn choose(accepted: &[String]) -> Option<Self> {
         accepted.iter().find_map(|version| match version.as_str() {
             "v1" => Some(Self::V1),
@@ -37,7 +37,7 @@ impl Version {
     }
 }
 
-/// The body that is posted.
+/// Returns the body of the request.
 pub fn request(
     version: Version,
     uid: &str,
@@ -77,12 +77,12 @@ pub fn request(
     json!({"kind": "AdmissionReview", "apiVersion": version.api_version(), "request": request})
 }
 
-/// The name of the object, if it has one yet.
+/// Returns the name of the object; empty if it has none yet.
 fn named<'a>(attributes: &'a Attributes<'_>) -> &'a str {
     attributes.own_name()
 }
 
-/// What a webhook answered.
+/// The response of a webhook.
 struct Response {
     uid: String,
     allowed: bool,
@@ -113,7 +113,7 @@ impl Response {
     }
 }
 
-/// An answer that makes sense.
+/// A valid response.
 #[derive(Debug, Default)]
 pub struct Verdict {
     pub allowed: bool,
@@ -124,7 +124,7 @@ pub struct Verdict {
     pub warnings: Vec<String>,
 }
 
-/// Reads an answer; the error is what follows `received invalid webhook response: `.
+/// Parses a response. The error follows `received invalid webhook response: `.
 pub fn verdict(version: Version, uid: &str, mutating: bool, review: &Value) -> Result<Verdict, String> {
     let response = &review["response"];
     if response.is_null() {
@@ -135,7 +135,7 @@ pub fn verdict(version: Version, uid: &str, mutating: bool, review: &Value) -> R
     let mut patch_type = response.patch_type.clone().unwrap_or_default();
     match version {
         Version::V1 => check(uid, mutating, review, &response)?,
-        // Answers of this version were never checked.
+        // Upstream does not check the patch type in this version.
         Version::V1Beta1 if patch.is_empty() || !mutating => patch_type.clear(),
         Version::V1Beta1 => patch_type = "JSONPatch".into(),
     }
@@ -173,7 +173,7 @@ fn check(uid: &str, mutating: bool, review: &Value, response: &Response) -> Resu
     }
 }
 
-/// A refusal, as the client sees it.
+/// Returns the refusal that the client gets.
 pub fn denied(webhook: &str, status: Option<Status>) -> StatusError {
     let mut status = status.unwrap_or_default();
     let by = format!("admission webhook \"{webhook}\" denied the request");

@@ -1,4 +1,4 @@
-//! Answers of webhooks, read.
+//! Tests of the parsing of webhooks' responses.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! ValidatingAdmissionWebhook: all at once; the first refusal is the answer.
+//! ValidatingAdmissionWebhook: all webhooks are called concurrently; the first refusal is the answer.
 
 use async_trait::async_trait;
 use futures_util::future::join_all;

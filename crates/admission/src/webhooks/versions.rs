@@ -1,4 +1,4 @@
-//! The same resource in other groups and versions: what a webhook that knows only those sees.
+//! Converts objects to other groups and versions of the same resource, for webhooks that match only those.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::Attributes;
 use crate::Context;
 use knarr_registry::served::Served;
 
-/// Resources that show the same stored objects.
+/// Returns the resources that serve the same stored objects.
 pub fn equivalents(attributes: &Attributes<'_>, context: &Context<'_>) -> Vec<Arc<Served>> {
     let (own, stored) = (attributes.resource, attributes.served.stored.types);
     if !attributes.served.resource.is_stored() {
@@ -26,7 +26,7 @@ pub fn equivalents(attributes: &Attributes<'_>, context: &Context<'_>) -> Vec<Ar
     context.registry.table.snapshot().iter().filter(same).cloned().collect()
 }
 
-/// The kind of a resource's objects, or of its subresource's.
+/// Returns the kind of a resource's objects, or of its subresource.
 pub fn kind_of(served: &Served, subresource: &str) -> GroupVersionKind {
     match served.resource.subresource(subresource).and_then(|s| s.body) {
         Some((group, version, kind)) => GroupVersionKind::new(group, version, kind),
@@ -34,20 +34,20 @@ pub fn kind_of(served: &Served, subresource: &str) -> GroupVersionKind {
     }
 }
 
-/// The resource that an invocation is about.
+/// Returns the resource of an invocation.
 fn served_as(invocation: &Invocation, context: &Context<'_>) -> Result<Arc<Served>, StatusError> {
     let found = context.registry.table.find(&invocation.group, &invocation.version, &invocation.plural);
     found.ok_or_else(|| StatusError::internal("an equivalent resource is not served any more"))
 }
 
-/// Whether the webhook sees another version than the request's.
+/// Returns whether the webhook receives another version than the request's.
 fn differs(invocation: &Invocation, attributes: &Attributes<'_>) -> bool {
     let own = attributes.resource;
     let same_kind = invocation.kind == attributes.kind();
     !same_kind && (invocation.group.as_str(), invocation.version.as_str()) != (own.group, own.version)
 }
 
-/// By way of the stored form.
+/// Converts an object by way of the stored form.
 async fn convert(value: &Value, from: &Served, to: &Served) -> Result<Value, StatusError> {
     if value.is_null() {
         return Ok(Value::Null);
@@ -58,7 +58,7 @@ async fn convert(value: &Value, from: &Served, to: &Served) -> Result<Value, Sta
     serde_json::from_slice(&shown.json()).map_err(StatusError::internal)
 }
 
-/// An object of the request as the webhook sees it.
+/// Returns an object of the request in the version for the webhook.
 pub async fn shown(
     value: &Value,
     invocation: &Invocation,
@@ -71,7 +71,7 @@ pub async fn shown(
     convert(value, attributes.served, served_as(invocation, context)?.as_ref()).await
 }
 
-/// Back from the webhook's version to the request's.
+/// Converts an object from the webhook's version back to the request's.
 pub async fn returned(
     value: Value,
     invocation: &Invocation,

@@ -282,9 +282,9 @@ fn why_none(budget: &Value) -> String {
     let status = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
     let conditions = budget["status"]["conditions"].as_array();
     let refuses = |c: &&Value| c["type"] == DISRUPTION_ALLOWED && c["status"] == "False";
-    let told = conditions.into_iter().flatten().find(refuses);
+    let condition = conditions.into_iter().flatten().find(refuses);
     let (reason, message) =
-        told.map_or(("", ""), |c| (c["reason"].as_str().unwrap_or(""), c["message"].as_str().unwrap_or("")));
+        condition.map_or(("", ""), |c| (c["reason"].as_str().unwrap_or(""), c["message"].as_str().unwrap_or("")));
     let refusal = format!("The disruption budget {name} does not allow evicting pods currently");
     match (reason, message) {
         ("SyncFailed", message) if !message.is_empty() => {
