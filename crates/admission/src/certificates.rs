@@ -112,7 +112,7 @@ pub async fn may(context: &Context<'_>, attributes: &Attributes<'_>, verb: &str,
             name,
             ..authz::Attributes::default()
         };
-        if context.chain.authorizer.authorize(attributes.user, &wanted).await.is_allowed() {
+        if context.authorizer.authorize(attributes.user, &wanted).await.is_allowed() {
             return true;
         }
     }

@@ -4,18 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use knarr_api::admissionregistration::{mutatingwebhookconfiguration, validatingwebhookconfiguration};
-use knarr_apimachinery::status::StatusError;
-
-use super::event_rate_limit::Buckets;
-use super::metrics::{Metrics, Step};
-use super::policy::definitions::Policies;
-use super::policy::{Mutations, Validations};
-use super::webhooks::Configurations;
-use super::{AdmissionConfig, Attributes, PLUGINS, Plugin, Runs};
 use knarr_api::features::Features;
+use knarr_apimachinery::status::StatusError;
 use knarr_auth::authz::Authorizer;
+use knarr_registry::attributes::Attributes;
 use knarr_registry::{Admission, Registry};
+
+use crate::config::AdmissionConfig;
+use crate::context::Context;
+use crate::metrics::{Metrics, Step};
+use crate::plugin::Plugin;
+use crate::plugins::{PLUGINS, Runs, names};
 
 /// Why the plugins cannot run as configured.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,17 +32,12 @@ pub enum ChainError {
 
 /// The enabled plugins of one server, with their state.
 pub struct Chain {
-    plugins: Vec<(usize, &'static dyn Plugin)>,
-    pub settings: AdmissionConfig,
-    pub features: Features,
-    pub authorizer: Arc<Authorizer>,
+    /// Each with its place in `metrics`.
+    plugins: Vec<(usize, Box<dyn Plugin>)>,
+    settings: AdmissionConfig,
+    features: Features,
+    authorizer: Arc<Authorizer>,
     pub metrics: Metrics,
-    /// The token buckets of EventRateLimit.
-    pub events: Buckets,
-    pub mutating: Configurations,
-    pub validating: Configurations,
-    pub mutating_policies: Policies<Mutations>,
-    pub validating_policies: Policies<Validations>,
 }
 
 impl Chain {
@@ -53,43 +47,38 @@ impl Chain {
         features: Features,
         authorizer: Arc<Authorizer>,
     ) -> Result<Self, ChainError> {
-        let plugins: Vec<_> =
-            chosen(&settings.enabled, &settings.disabled)?.into_iter().enumerate().collect();
-        let metrics = Metrics::new(plugins.iter().map(|(_, p)| p.name()).collect());
-        let failed = |plugin| move |why| ChainError::Manifests { plugin, why };
-        let folders = &settings.manifests;
+        let plugins = chosen(&settings)?;
+        let metrics = Metrics::new(plugins.iter().map(|p| p.name()).collect());
         Ok(Self {
-            plugins,
+            plugins: plugins.into_iter().enumerate().collect(),
+            settings,
             features,
             authorizer,
             metrics,
-            events: Buckets::default(),
-            mutating: Configurations::new(
-                &mutatingwebhookconfiguration::RESOURCE,
-                settings.mutating_webhook_users.clone(),
-                folders.mutating_webhooks.as_deref(),
-            )
-            .map_err(failed("MutatingAdmissionWebhook"))?,
-            validating: Configurations::new(
-                &validatingwebhookconfiguration::RESOURCE,
-                settings.validating_webhook_users.clone(),
-                folders.validating_webhooks.as_deref(),
-            )
-            .map_err(failed("ValidatingAdmissionWebhook"))?,
-            mutating_policies: Policies::new(folders.mutating_policies.as_deref())
-                .map_err(failed("MutatingAdmissionPolicy"))?,
-            validating_policies: Policies::new(folders.validating_policies.as_deref())
-                .map_err(failed("ValidatingAdmissionPolicy"))?,
-            settings,
         })
+    }
+
+    fn context<'a>(&'a self, registry: &'a Registry) -> Context<'a> {
+        Context {
+            registry,
+            settings: &self.settings,
+            features: &self.features,
+            authorizer: &self.authorizer,
+            metrics: &self.metrics,
+        }
     }
 }
 
-/// Returns the enabled plugins, in their order.
-fn chosen(enabled: &[String], disabled: &[String]) -> Result<Vec<&'static dyn Plugin>, ChainError> {
+/// Makes the enabled plugins, in their order.
+fn chosen(settings: &AdmissionConfig) -> Result<Vec<Box<dyn Plugin>>, ChainError> {
+    let (enabled, disabled) = (&settings.enabled[..], &settings.disabled[..]);
     check_names(enabled, disabled)?;
-    let on = PLUGINS.iter().filter(|(default, plugin)| runs(*default, plugin.name(), enabled, disabled));
-    Ok(on.map(|(_, plugin)| *plugin).collect())
+    let on = names()
+        .into_iter()
+        .zip(PLUGINS)
+        .filter(|((runs_by_default, name), _)| runs(*runs_by_default, name, enabled, disabled));
+    on.map(|((_, plugin), (_, make))| make(settings).map_err(|why| ChainError::Manifests { plugin, why }))
+        .collect()
 }
 
 /// Checks that the names are those of plugins that can be enabled and disabled.
@@ -109,8 +98,8 @@ pub fn check_names(enabled: &[String], disabled: &[String]) -> Result<(), ChainE
 
 /// Returns whether the plugin of this name is enabled; `None` if no such plugin can be enabled and disabled.
 pub fn is_enabled(name: &str, enabled: &[String], disabled: &[String]) -> Option<bool> {
-    let found = PLUGINS.iter().find(|(d, p)| *d != Runs::Always && p.name() == name);
-    found.map(|(default, _)| runs(*default, name, enabled, disabled))
+    let found = names().into_iter().find(|(default, known)| *default != Runs::Always && *known == name);
+    found.map(|(default, _)| runs(default, name, enabled, disabled))
 }
 
 fn runs(default: Runs, name: &str, enabled: &[String], disabled: &[String]) -> bool {
@@ -119,13 +108,6 @@ fn runs(default: Runs, name: &str, enabled: &[String], disabled: &[String]) -> b
         Runs::On => !disabled.iter().any(|n| n == name),
         Runs::Off => enabled.iter().any(|n| n == name),
     }
-}
-
-/// The context of plugins: the calling registry and the chain.
-#[derive(Clone, Copy)]
-pub struct Context<'a> {
-    pub registry: &'a Registry,
-    pub chain: &'a Chain,
 }
 
 /// Measures the time of each plugin.
@@ -144,7 +126,7 @@ impl Laps {
 
 impl Chain {
     async fn round(&self, registry: &Registry, attributes: &mut Attributes<'_>) -> Result<(), StatusError> {
-        let (context, operation) = (Context { registry, chain: self }, attributes.operation);
+        let (context, operation) = (self.context(registry), attributes.operation);
         let mut laps = Laps::begin(registry);
         for (index, plugin) in self.plugins.iter().filter(|(_, p)| p.handles(operation)) {
             let done = plugin.mutate(attributes, &context).await;
@@ -170,14 +152,14 @@ impl Admission for Chain {
     }
 
     fn complete(&self, registry: &Registry, attributes: &mut Attributes<'_>) {
-        let (context, operation) = (Context { registry, chain: self }, attributes.operation);
+        let (context, operation) = (self.context(registry), attributes.operation);
         for (_, plugin) in self.plugins.iter().filter(|(_, p)| p.handles(operation)) {
             plugin.complete(attributes, &context);
         }
     }
 
     async fn validate(&self, registry: &Registry, attributes: &Attributes<'_>) -> Result<(), StatusError> {
-        let context = Context { registry, chain: self };
+        let context = self.context(registry);
         let begun = registry.clock.monotonic();
         let mut laps = Laps(begun);
         let mut done = Ok(());
@@ -199,16 +181,21 @@ impl Admission for Chain {
 mod tests {
     use super::*;
 
-    fn names(enabled: &[&str], disabled: &[&str]) -> Result<Vec<&'static str>, String> {
+    fn chosen_names(enabled: &[&str], disabled: &[&str]) -> Result<Vec<&'static str>, String> {
         let owned = |list: &[&str]| list.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
-        let chosen = chosen(&owned(enabled), &owned(disabled)).map_err(|e| e.to_string())?;
+        let settings = AdmissionConfig {
+            enabled: owned(enabled),
+            disabled: owned(disabled),
+            ..AdmissionConfig::default()
+        };
+        let chosen = chosen(&settings).map_err(|e| e.to_string())?;
         Ok(chosen.iter().map(|plugin| plugin.name()).collect())
     }
 
     #[test]
     fn plugins_are_switched_on_and_off() {
-        assert!(names(&[], &[]).unwrap().contains(&"Priority"));
-        assert!(!names(&[], &["Priority"]).unwrap().contains(&"Priority"));
+        assert!(chosen_names(&[], &[]).unwrap().contains(&"Priority"));
+        assert!(!chosen_names(&[], &["Priority"]).unwrap().contains(&"Priority"));
         for (enabled, disabled, expected) in [
             (&["Nope"][..], &[][..], "enable-admission-plugins plugin \"Nope\" is unknown"),
             (&[], &["Nope"], "disable-admission-plugins plugin \"Nope\" is unknown"),
@@ -218,7 +205,7 @@ mod tests {
                 "[\"Priority\"] in enable-admission-plugins and disable-admission-plugins overlapped",
             ),
         ] {
-            assert_eq!(names(enabled, disabled).unwrap_err(), expected);
+            assert_eq!(chosen_names(enabled, disabled).unwrap_err(), expected);
         }
     }
 }

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use knarr_api::quota::Limited;
 use knarr_client::kubeconfig::Users;
 
-use super::default_toleration_seconds::TolerationSeconds;
-use super::event_rate_limit::EventLimit;
-use super::pod_security::{Exemptions, Policy};
+use super::pod_security::Policy;
 
 /// `staticManifestsDir` of each plugin that has it: the directories of policies and webhooks that are not API
 /// objects.
@@ -51,4 +49,48 @@ pub struct AdmissionConfig {
     pub manifests: Manifests,
     /// NodeRestriction: the node on which this server runs; it may label itself as part of the control plane.
     pub control_plane_node: Option<String>,
+}
+
+/// The default toleration times, in seconds, for pods without such tolerations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TolerationSeconds {
+    /// `--default-not-ready-toleration-seconds`.
+    pub not_ready: i64,
+    /// `--default-unreachable-toleration-seconds`.
+    pub unreachable: i64,
+}
+
+impl Default for TolerationSeconds {
+    fn default() -> Self {
+        Self { not_ready: 300, unreachable: 300 }
+    }
+}
+
+/// What a limit counts by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LimitType {
+    Server,
+    Namespace,
+    User,
+    SourceAndObject,
+}
+
+/// One limit of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventLimit {
+    pub type_: LimitType,
+    /// The sustained number of Events per second.
+    pub qps: u32,
+    /// The maximum burst of Events.
+    pub burst: u32,
+    /// How many token buckets are kept.
+    pub cache_size: usize,
+}
+
+/// The exemptions from the policies of PodSecurity; none by default.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Exemptions {
+    pub usernames: Vec<String>,
+    pub namespaces: Vec<String>,
+    pub runtime_classes: Vec<String>,
 }

@@ -6,25 +6,11 @@ use serde_json::{Value, json};
 
 use super::{Attributes, Operation, Plugin};
 use crate::Context;
+use crate::config::TolerationSeconds;
 
 pub struct DefaultTolerationSeconds;
 
 const TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
-
-/// The default toleration times, in seconds, for pods without such tolerations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TolerationSeconds {
-    /// `--default-not-ready-toleration-seconds`.
-    pub not_ready: i64,
-    /// `--default-unreachable-toleration-seconds`.
-    pub unreachable: i64,
-}
-
-impl Default for TolerationSeconds {
-    fn default() -> Self {
-        Self { not_ready: 300, unreachable: 300 }
-    }
-}
 
 #[async_trait]
 impl Plugin for DefaultTolerationSeconds {
@@ -42,7 +28,7 @@ impl Plugin for DefaultTolerationSeconds {
         context: &Context<'_>,
     ) -> Result<(), StatusError> {
         if attributes.is("", "pods") {
-            tolerate(&mut attributes.object, context.chain.settings.toleration_seconds);
+            tolerate(&mut attributes.object, context.settings.toleration_seconds);
         }
         Ok(())
     }

@@ -10,28 +10,11 @@ use serde_json::Value;
 
 use super::{Attributes, Operation, Plugin};
 use crate::Context;
+use crate::config::{EventLimit, LimitType};
 
-pub struct EventRateLimit;
-
-/// What a limit counts by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LimitType {
-    Server,
-    Namespace,
-    User,
-    SourceAndObject,
-}
-
-/// One limit of the configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EventLimit {
-    pub type_: LimitType,
-    /// The sustained number of Events per second.
-    pub qps: u32,
-    /// The maximum burst of Events.
-    pub burst: u32,
-    /// How many token buckets are kept.
-    pub cache_size: usize,
+#[derive(Default)]
+pub struct EventRateLimit {
+    buckets: Buckets,
 }
 
 const DEFAULT_CACHE: usize = 4096;
@@ -59,7 +42,7 @@ impl Bucket {
 
 /// The token buckets of a server, separate for each limit.
 #[derive(Default)]
-pub struct Buckets(Mutex<Vec<Recent>>);
+struct Buckets(Mutex<Vec<Recent>>);
 
 /// The token buckets of one limit; a new one replaces the least recently used one.
 #[derive(Default)]
@@ -124,7 +107,7 @@ impl Plugin for EventRateLimit {
             LimitType::SourceAndObject => source_and_object(&attributes.object),
         };
         let now = context.registry.clock.monotonic();
-        let refused = context.chain.events.charge(&context.chain.settings.event_limits, key, now);
+        let refused = self.buckets.charge(&context.settings.event_limits, key, now);
         match super::limit_ranger::aggregated(refused) {
             Some(why) => Err(StatusError::too_many_requests(why, 0)),
             None => Ok(()),

@@ -43,7 +43,7 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
                 name: attributes.name.into(),
                 ..authz::Attributes::default()
             };
-            if let Some(why) = refusal(&context.chain.authorizer.authorize(attributes.user, &delete).await) {
+            if let Some(why) = refusal(&context.authorizer.authorize(attributes.user, &delete).await) {
                 let why = format!("cannot set an ownerRef on a resource you can't delete: {why}, <nil>");
                 return Err(attributes.forbidden(&why));
             }
@@ -53,7 +53,7 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
             return Ok(());
         }
         let anything = finalizers("*", "*", "*", "", "*");
-        if context.chain.authorizer.authorize(attributes.user, &anything).await.is_allowed() {
+        if context.authorizer.authorize(attributes.user, &anything).await.is_allowed() {
             return Ok(());
         }
         for owner in blocking {
@@ -80,7 +80,7 @@ async fn check_owner(
         let types = served.resource.types;
         let namespace = if types.namespaced { attributes.namespace } else { "" };
         let wanted = finalizers(types.group, types.version, types.plural, namespace, text("name"));
-        if let Some(why) = refusal(&context.chain.authorizer.authorize(attributes.user, &wanted).await) {
+        if let Some(why) = refusal(&context.authorizer.authorize(attributes.user, &wanted).await) {
             let why = format!(
                 "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: {why}, <nil>"
             );

@@ -26,8 +26,7 @@ impl Plugin for PodGroupProtection {
         attributes: &mut Attributes<'_>,
         context: &Context<'_>,
     ) -> Result<(), StatusError> {
-        if attributes.is("scheduling.k8s.io", "podgroups") && context.chain.features.is_on("GenericWorkload")
-        {
+        if attributes.is("scheduling.k8s.io", "podgroups") && context.features.is_on("GenericWorkload") {
             protect(&mut attributes.object, FINALIZER);
         }
         Ok(())

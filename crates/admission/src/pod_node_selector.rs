@@ -60,7 +60,7 @@ async fn of_namespace(attributes: &Attributes<'_>, context: &Context<'_>) -> Res
     let namespace = lookup::value(context, ("", "v1", "namespaces"), "", attributes.namespace).await?;
     let namespace = namespace
         .ok_or_else(|| StatusError::not_found(&GroupResource::new("", "namespaces"), attributes.namespace))?;
-    let default = context.chain.settings.node_selectors.get(CLUSTER_DEFAULT);
+    let default = context.settings.node_selectors.get(CLUSTER_DEFAULT);
     let annotated = namespace["metadata"]["annotations"][ANNOTATION].as_str();
     parse(annotated.or(default.map(String::as_str)).unwrap_or("")).map_err(StatusError::internal)
 }
@@ -82,7 +82,7 @@ fn check(attributes: &Attributes<'_>, context: &Context<'_>, wanted: &Labels) ->
         let why = "pod node label selector conflicts with its namespace node label selector";
         return Err(attributes.forbidden(why));
     }
-    let allowed = context.chain.settings.node_selectors.get(attributes.namespace).map(String::as_str);
+    let allowed = context.settings.node_selectors.get(attributes.namespace).map(String::as_str);
     let allowed = parse(allowed.unwrap_or("")).map_err(StatusError::internal)?;
     if !allowed.is_empty() && !within(own, &allowed) {
         return Err(

@@ -31,7 +31,7 @@ impl Plugin for Priority {
     ) -> Result<(), StatusError> {
         let group = attributes.is("scheduling.k8s.io", "podgroups")
             && attributes.old.is_none()
-            && context.chain.features.is_on("GenericWorkload");
+            && context.features.is_on("GenericWorkload");
         if !group && !attributes.is("", "pods") {
             return Ok(());
         }

@@ -31,7 +31,7 @@ impl Plugin for ResourceQuota {
             return Ok(());
         }
         let Some(evaluator) = Evaluator::of(types.group, types.plural) else { return Ok(()) };
-        let limited = &context.chain.settings.limited_resources;
+        let limited = &context.settings.limited_resources;
         let quotas = lookup::list_whole((attributes.request, context), QUOTAS, Some(attributes.namespace))?;
         if quotas.is_empty() && limited.is_empty() {
             return Ok(());

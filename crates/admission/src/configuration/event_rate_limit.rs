@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::strict::{self, Shape};
 use crate::AdmissionConfig;
-use crate::event_rate_limit::{EventLimit, LimitType};
+use crate::config::{EventLimit, LimitType};
 
 const KINDS: &[(&str, &str)] = &[("eventratelimit.admission.k8s.io/v1alpha1", "Configuration")];
 const SHAPE: Shape = Shape::Object(&[(

@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use super::strict::{self, Shape};
 use crate::AdmissionConfig;
-use crate::pod_security::{Exemptions, Level, LevelVersion, Policy, Version};
+use crate::config::Exemptions;
+use crate::pod_security::{Level, LevelVersion, Policy, Version};
 
 const GROUP: &str = "pod-security.admission.config.k8s.io";
 const VERSIONS: [&str; 3] = ["v1", "v1beta1", "v1alpha1"];

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::event_rate_limit::{EventLimit, LimitType};
+use crate::config::{EventLimit, LimitType};
 use crate::pod_security::{Level, Version};
 
 /// A directory that is removed with its files.

@@ -97,7 +97,7 @@ async fn judge(node: &str, attributes: &Attributes<'_>, context: &Context<'_>) -
             no(format!("unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed"))
         }
         ("", "nodes", _) => {
-            let in_control = context.chain.settings.control_plane_node.as_deref() == Some(node);
+            let in_control = context.settings.control_plane_node.as_deref() == Some(node);
             own_node(node, attributes, if in_control { CONTROL_PLANE } else { "" })?;
             claims(node, attributes, context)
         }
@@ -137,7 +137,7 @@ async fn may(
         name: name.to_owned(),
         ..authz::Attributes::default()
     };
-    context.chain.authorizer.authorize(attributes.user, &wanted).await.is_allowed()
+    context.authorizer.authorize(attributes.user, &wanted).await.is_allowed()
 }
 
 fn missing((group, _, plural): (&str, &str, &str), name: &str) -> StatusError {
@@ -332,7 +332,7 @@ async fn token(node: &str, attributes: &Attributes<'_>, context: &Context<'_>) -
     if text(&pod, "/spec/nodeName") != node {
         return no("node requested token bound to a pod scheduled on a different node");
     }
-    if context.chain.features.is_on("ServiceAccountNodeAudienceRestriction") {
+    if context.features.is_on("ServiceAccountNodeAudienceRestriction") {
         return audience::check(&pod, attributes, context).await;
     }
     Ok(())
@@ -340,7 +340,7 @@ async fn token(node: &str, attributes: &Attributes<'_>, context: &Context<'_>) -
 
 /// Checks that a kubelet requests certificates of its own node only.
 fn signing_request(node: &str, attributes: &Attributes<'_>, context: &Context<'_>) -> Verdict {
-    let insecure = context.chain.features.is_on("AllowInsecureKubeletCertificateSigningRequests");
+    let insecure = context.features.is_on("AllowInsecureKubeletCertificateSigningRequests");
     let spec = &attributes.object["spec"];
     if insecure
         || attributes.operation != Operation::Create

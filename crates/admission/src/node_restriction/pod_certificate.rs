@@ -13,7 +13,7 @@ const NODES: (&str, &str, &str) = ("", "v1", "nodes");
 const ACCOUNTS: (&str, &str, &str) = ("", "v1", "serviceaccounts");
 
 pub async fn check(node: &str, attributes: &Attributes<'_>, context: &Context<'_>) -> Verdict {
-    if !context.chain.features.is_on("PodCertificateRequest") {
+    if !context.features.is_on("PodCertificateRequest") {
         return no("PodCertificateRequest feature gate is disabled");
     }
     if attributes.operation != Operation::Create {

@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use super::{Attributes, Operation, Plugin, lookup};
 use crate::Context;
+use crate::config::Exemptions;
 use evaluate::{Pod, details, evaluate, reasons};
 use knarr_wire::metrics::Metric;
 use policy::of_labels;
@@ -32,14 +33,6 @@ const ANNOTATION: &str = "pod-security.kubernetes.io/";
 const MAX_PODS: usize = 3000;
 /// Subresources that do not change a pod's spec.
 const IGNORED: [&str; 8] = ["attach", "binding", "eviction", "exec", "log", "portforward", "proxy", "status"];
-
-/// The exemptions from the policies; none by default.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Exemptions {
-    pub usernames: Vec<String>,
-    pub namespaces: Vec<String>,
-    pub runtime_classes: Vec<String>,
-}
 
 #[async_trait]
 impl Plugin for PodSecurity {
@@ -79,7 +72,7 @@ fn label<'v>(namespace: &'v Value, key: &str) -> Option<&'v str> {
 }
 
 fn exemptions<'a>(context: &Context<'a>) -> &'a Exemptions {
-    &context.chain.settings.pod_security_exemptions
+    &context.settings.pod_security_exemptions
 }
 
 fn namespace(attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
@@ -88,7 +81,7 @@ fn namespace(attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), S
     }
     let name = attributes.own_name();
     let (new, errors) =
-        of_labels(|key| label(&attributes.object, key), context.chain.settings.pod_security_defaults);
+        of_labels(|key| label(&attributes.object, key), context.settings.pod_security_defaults);
     let invalid = || Err(StatusError::invalid("", "Namespace", name, &errors));
     let exempt = exemptions(context).namespaces.iter().any(|n| n == name);
     let Some(before) = attributes.old else {
@@ -100,7 +93,7 @@ fn namespace(attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), S
         }
         return Ok(());
     };
-    let (old, old_errors) = of_labels(|key| label(before, key), context.chain.settings.pod_security_defaults);
+    let (old, old_errors) = of_labels(|key| label(before, key), context.settings.pod_security_defaults);
     if !errors.is_empty() && errors.to_string() != old_errors.to_string() {
         return invalid();
     }
@@ -258,8 +251,7 @@ async fn pod(attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), S
     let Ok(Some(found)) = lookup::find(context, NAMESPACES, "", namespace).await else {
         return Err(StatusError::internal(format!("failed to lookup namespace {namespace:?}")));
     };
-    let (policy, errors) =
-        of_labels(|key| found.header().label(key), context.chain.settings.pod_security_defaults);
+    let (policy, errors) = of_labels(|key| found.header().label(key), context.settings.pod_security_defaults);
     if errors.is_empty() && policy.is_privileged() {
         attributes.annotate(format!("{ANNOTATION}enforce-policy"), policy.enforce.to_string());
         count_evaluation(attributes, context, "allow", "enforce", policy.enforce);
@@ -298,8 +290,7 @@ async fn workload(attributes: &Attributes<'_>, context: &Context<'_>) -> Result<
         attributes.annotate(format!("{ANNOTATION}error"), why);
         return Ok(());
     };
-    let (policy, errors) =
-        of_labels(|key| found.header().label(key), context.chain.settings.pod_security_defaults);
+    let (policy, errors) = of_labels(|key| found.header().label(key), context.settings.pod_security_defaults);
     if errors.is_empty() && policy.warn.level == Level::Privileged && policy.audit.level == Level::Privileged
     {
         return Ok(());

@@ -189,7 +189,7 @@ fn pods_that_are_there_already() {
     };
     let pods = [pod("c", true, ""), pod("b", true, ""), pod("a", false, ""), pod("x", true, "free")];
     let level = LevelVersion { level: Level::Baseline, version: Version::Latest };
-    let exemptions = super::Exemptions { runtime_classes: vec!["free".into()], ..Default::default() };
+    let exemptions = crate::config::Exemptions { runtime_classes: vec!["free".into()], ..Default::default() };
     assert_eq!(
         existing_pods(&pods, "n", level, &exemptions),
         [

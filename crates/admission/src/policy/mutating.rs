@@ -13,7 +13,7 @@ use knarr_apimachinery::status::StatusError;
 use knarr_cel::library::authz::Check;
 use serde_json::Value;
 
-use super::definitions::{Binding, Bound, Compiled, Policy, named};
+use super::definitions::{Binding, Bound, Compiled, Policies, Policy, named};
 use super::expression::Expression;
 use super::inputs::{self, Inputs};
 use super::params;
@@ -21,12 +21,15 @@ use super::patches::{Mutation, MutationKind, Schemas, mutated};
 use super::questions::Questions;
 use super::variables::Variables;
 use crate::Context;
+use crate::config::AdmissionConfig;
 use crate::match_conditions::MatchConditions;
 use crate::webhooks::{Invocation, concerned_policies, presented, versions, whole};
 use crate::{Attributes, Operation, Plugin, Reinvocation};
 use knarr_registry::served::Served;
 
-pub struct MutatingAdmissionPolicy;
+pub struct MutatingAdmissionPolicy {
+    policies: Policies<Mutations>,
+}
 
 const NAME: &str = "MutatingAdmissionPolicy";
 
@@ -110,6 +113,12 @@ impl Complaints {
     }
 }
 
+impl MutatingAdmissionPolicy {
+    pub fn new(settings: &AdmissionConfig) -> Result<Self, String> {
+        Ok(Self { policies: Policies::new(settings.manifests.mutating_policies.as_deref())? })
+    }
+}
+
 #[async_trait]
 impl Plugin for MutatingAdmissionPolicy {
     fn name(&self) -> &'static str {
@@ -125,11 +134,7 @@ impl Plugin for MutatingAdmissionPolicy {
         attributes: &mut Attributes<'_>,
         context: &Context<'_>,
     ) -> Result<(), StatusError> {
-        let bound = context.chain.mutating_policies.bound(
-            concerned_policies(attributes),
-            attributes.request,
-            context,
-        )?;
+        let bound = self.policies.bound(concerned_policies(attributes), attributes.request, context)?;
         if bound.is_empty() {
             return Ok(());
         }
@@ -297,7 +302,7 @@ async fn run(
         let evaluate = || mutated(mutation, &mutations.variables, &inputs, &schemas);
         let outcome = questions.settle(attributes, context, evaluate).await;
         let why = outcome.as_ref().err().map(String::as_str);
-        context.chain.metrics.mutating_policy(&task.policy.name, task.binding, why);
+        context.metrics.mutating_policy(&task.policy.name, task.binding, why);
         match outcome {
             Ok(new) => {
                 let mut new = decoded(new, &task.invocation)?;

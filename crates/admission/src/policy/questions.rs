@@ -46,7 +46,7 @@ impl Questions {
             let outcome = evaluate();
             let Some(check) = self.open() else { return outcome };
             let (user, question) = put(&check, attributes.user);
-            let answer = context.chain.authorizer.authorize(&user, &question).await;
+            let answer = context.authorizer.authorize(&user, &question).await;
             let reason = answer.reason().to_owned();
             let decision = Decision { allowed: answer.is_allowed(), reason, error: None };
             self.lock().answered.push((check, decision));

@@ -7,21 +7,30 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::StatusCause;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use super::definitions::{Binding, Bound};
+use super::definitions::{Binding, Bound, Policies};
 use super::inputs::{self, Inputs};
 use super::params;
 use super::questions::Questions;
 use super::validations::{Outcome, Validations};
 use crate::Context;
+use crate::config::AdmissionConfig;
 use crate::webhooks::{Invocation, concerned_policies, presented, versions};
 use crate::{Attributes, Operation, Plugin};
 use knarr_registry::served::Served;
 
-pub struct ValidatingAdmissionPolicy;
+pub struct ValidatingAdmissionPolicy {
+    policies: Policies<Validations>,
+}
 
 /// The maximum length of an audit annotation's value, and of the failures that one annotation lists, in bytes.
 const LONGEST_ANNOTATION: usize = 10 * 1024;
 const MOST_FAILURES: usize = 50;
+
+impl ValidatingAdmissionPolicy {
+    pub fn new(settings: &AdmissionConfig) -> Result<Self, String> {
+        Ok(Self { policies: Policies::new(settings.manifests.validating_policies.as_deref())? })
+    }
+}
 
 #[async_trait]
 impl Plugin for ValidatingAdmissionPolicy {
@@ -34,11 +43,7 @@ impl Plugin for ValidatingAdmissionPolicy {
     }
 
     async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
-        let bound = context.chain.validating_policies.bound(
-            concerned_policies(attributes),
-            attributes.request,
-            context,
-        )?;
+        let bound = self.policies.bound(concerned_policies(attributes), attributes.request, context)?;
         if bound.is_empty() {
             return Ok(());
         }
@@ -124,7 +129,7 @@ impl Review<'_, '_> {
     }
 
     fn count(&self, policy: &str, binding: &Binding, outcome: &Outcome) {
-        let metrics = &self.context.chain.metrics;
+        let metrics = &self.context.metrics;
         for denial in &outcome.denials {
             for action in &binding.actions {
                 let why = Some(denial.message.as_str());

@@ -80,7 +80,7 @@ pub fn observe<T>(
     took: Duration,
     context: &Context<'_>,
 ) {
-    let metrics = &context.chain.metrics;
+    let metrics = &context.metrics;
     let (code, rejected, error_type) = match outcome {
         Ok(_) => (200, false, ""),
         Err(Failure::Calling { code, .. }) => (*code, !hook.ignores_failures, "calling_webhook_error"),

@@ -187,7 +187,7 @@ async fn conditions_hold(
     match hook.conditions.hold_for(attributes, invocation, (&object, &old), context).await {
         Ok(true) => Ok(true),
         Ok(false) => {
-            let metrics = &context.chain.metrics;
+            let metrics = &context.metrics;
             metrics.match_condition_exclusion(&hook.name, "webhook", hook.sort, attributes.operation);
             Ok(false)
         }

@@ -2,22 +2,36 @@
 //! changed it.
 
 use async_trait::async_trait;
+use knarr_api::admissionregistration::mutatingwebhookconfiguration;
 use knarr_api::scale;
 use knarr_apimachinery::patch::json_patch;
 use knarr_apimachinery::schema::validate as schema;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use super::configurations::Hook;
+use super::configurations::{Configurations, Hook};
 use super::matching::{self, Invocation};
 use super::review::Verdict;
 use super::{Failure, call, closed, concerned, versions};
 use crate::Context;
+use crate::config::AdmissionConfig;
 use crate::{Attributes, Operation, Plugin, Reinvocation};
 
-pub struct MutatingAdmissionWebhook;
+pub struct MutatingAdmissionWebhook {
+    configurations: Configurations,
+}
 
 const NAME: &str = "MutatingAdmissionWebhook";
+
+impl MutatingAdmissionWebhook {
+    pub fn new(settings: &AdmissionConfig) -> Result<Self, String> {
+        let (users, folder) =
+            (settings.mutating_webhook_users.clone(), &settings.manifests.mutating_webhooks);
+        let configurations =
+            Configurations::new(&mutatingwebhookconfiguration::RESOURCE, users, folder.as_deref())?;
+        Ok(Self { configurations })
+    }
+}
 
 #[async_trait]
 impl Plugin for MutatingAdmissionWebhook {
@@ -34,7 +48,7 @@ impl Plugin for MutatingAdmissionWebhook {
         attributes: &mut Attributes<'_>,
         context: &Context<'_>,
     ) -> Result<(), StatusError> {
-        let hooks = context.chain.mutating.hooks(concerned(attributes), attributes.request, context)?;
+        let hooks = self.configurations.hooks(concerned(attributes), attributes.request, context)?;
         if hooks.is_empty() {
             return Ok(());
         }

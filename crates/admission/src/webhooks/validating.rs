@@ -2,17 +2,31 @@
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
+use knarr_api::admissionregistration::validatingwebhookconfiguration;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
-use super::configurations::Hook;
+use super::configurations::{Configurations, Hook};
 use super::matching::{self, Invocation};
 use super::mutating::presented;
 use super::{Failure, call, closed, concerned};
 use crate::Context;
+use crate::config::AdmissionConfig;
 use crate::{Attributes, Operation, Plugin};
 
-pub struct ValidatingAdmissionWebhook;
+pub struct ValidatingAdmissionWebhook {
+    configurations: Configurations,
+}
+
+impl ValidatingAdmissionWebhook {
+    pub fn new(settings: &AdmissionConfig) -> Result<Self, String> {
+        let users = settings.validating_webhook_users.clone();
+        let folder = &settings.manifests.validating_webhooks;
+        let configurations =
+            Configurations::new(&validatingwebhookconfiguration::RESOURCE, users, folder.as_deref())?;
+        Ok(Self { configurations })
+    }
+}
 
 #[async_trait]
 impl Plugin for ValidatingAdmissionWebhook {
@@ -25,7 +39,7 @@ impl Plugin for ValidatingAdmissionWebhook {
     }
 
     async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
-        let hooks = context.chain.validating.hooks(concerned(attributes), attributes.request, context)?;
+        let hooks = self.configurations.hooks(concerned(attributes), attributes.request, context)?;
         if hooks.is_empty() {
             return Ok(());
         }
