@@ -6,7 +6,7 @@ use knarr_apimachinery::status::StatusError;
 
 use super::{Attributes, Operation, Plugin};
 use crate::Context;
-use knarr_auth::authz::escalation;
+use knarr_auth::authz::{escalation, rules};
 
 pub struct Escalation;
 
@@ -21,7 +21,7 @@ impl Plugin for Escalation {
     }
 
     async fn validate(&self, attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), StatusError> {
-        if attributes.resource.group != escalation::GROUP {
+        if attributes.resource.group != rules::GROUP {
             return Ok(());
         }
         escalation::check(

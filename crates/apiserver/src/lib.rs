@@ -29,9 +29,9 @@ pub use audit::options::{
 };
 pub use config::{Config, SYSTEM_VERSION, Version};
 pub use knarr_admission::AdmissionConfig;
+pub use knarr_admission::Exemptions;
 pub use knarr_admission::TolerationSeconds;
 pub use knarr_admission::{EventLimit, LimitType};
-pub use knarr_admission::Exemptions;
 pub use knarr_api::features::Features;
 pub use knarr_auth::authn::options::{Anonymous, Authentication, Oidc, RequestHeader, ServiceAccounts};
 pub use knarr_auth::authn::signer::TokenSigner;

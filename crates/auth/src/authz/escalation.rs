@@ -8,10 +8,10 @@ use knarr_apimachinery::status::StatusError;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Attributes, Authorizer, rules};
+use super::rules::{self, GROUP};
+use super::{Attributes, Authorizer};
 use crate::authn::{MASTERS, UserInfo};
 
-pub const GROUP: &str = "rbac.authorization.k8s.io";
 /// So many rules that are missing are named in a refusal.
 const SHOWN: usize = 1000;
 

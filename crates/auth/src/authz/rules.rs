@@ -4,6 +4,9 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 
 use super::Attributes;
 
+/// The API group of roles and bindings.
+pub const GROUP: &str = "rbac.authorization.k8s.io";
+
 fn list(values: &Option<Vec<String>>) -> &[String] {
     values.as_deref().unwrap_or_default()
 }

@@ -283,8 +283,8 @@ fn why_none(budget: &Value) -> String {
     let conditions = budget["status"]["conditions"].as_array();
     let refuses = |c: &&Value| c["type"] == DISRUPTION_ALLOWED && c["status"] == "False";
     let condition = conditions.into_iter().flatten().find(refuses);
-    let (reason, message) =
-        condition.map_or(("", ""), |c| (c["reason"].as_str().unwrap_or(""), c["message"].as_str().unwrap_or("")));
+    let (reason, message) = condition
+        .map_or(("", ""), |c| (c["reason"].as_str().unwrap_or(""), c["message"].as_str().unwrap_or("")));
     let refusal = format!("The disruption budget {name} does not allow evicting pods currently");
     match (reason, message) {
         ("SyncFailed", message) if !message.is_empty() => {

@@ -12,7 +12,7 @@ use knarr_apimachinery::selector::Selector;
 
 use super::Sources;
 use crate::authn::UserInfo;
-use crate::authz::escalation::GROUP;
+use crate::authz::rules::GROUP;
 use knarr_registry::cache::{Cache, Change, Kind, Selection, WatchFrom, Watcher};
 
 /// How far aggregation follows roles that aggregate others themselves.
