@@ -1,4 +1,4 @@
-//! What a pod is given of the node, as the passes see it: decided here, recorded, and published.
+//! Allocated resources during a pass: decides about resizes, records the decision on disk and emits its events.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::{PodSyncer, blocking, lock, resize};
 use crate::allocation::{self, Decided, Outcome, Record};
 
 impl PodSyncer {
-    /// The pod with the resources that it was given. What it wants beside them is decided about first.
+    /// Returns the pod with its allocated resources. Decides first about a resize that the pod's spec asks for.
     pub(super) fn allocated(&self, pod: &Arc<Pod>) -> Arc<Pod> {
         if lock(&self.allocations).want(pod) {
             self.decide_resizes();
@@ -21,7 +21,7 @@ impl PodSyncer {
         }
     }
 
-    /// Gives room to pods whose resize waits; to be called whenever there may be more of it.
+    /// Allocates resources to pods with a pending resize. To be called whenever more of the node may be free.
     pub fn decide_resizes(&self) {
         let Some(node) = self.node() else { return };
         let now = self.clock.now();
@@ -51,8 +51,9 @@ impl PodSyncer {
         }
     }
 
-    /// Writes down what the pod was given, before it is carried out, so that a restarted server goes by it. Of the
-    /// containers that were asked to stop for it those stay on record that are still to be followed by others.
+    /// Records on disk what is allocated to the pod, before the resize is actuated, so that a restarted server
+    /// uses the same values. Of the containers that were asked to stop for the resize, the record keeps those
+    /// whose replacement has not started yet (`to_replace`).
     pub(super) async fn record_allocation(
         &self,
         pod: &Pod,
@@ -62,8 +63,8 @@ impl PodSyncer {
         self.record(pod, &(&asked & to_replace)).await
     }
 
-    /// Writes down that this container is asked to stop so that another one can follow it. The request is the next thing
-    /// to do: however the container ends from now on, the other one follows.
+    /// Records that this container is asked to stop in order to be replaced. The caller sends the request right
+    /// afterwards: however the container ends from now on, its replacement is started.
     pub(super) async fn record_replacement(&self, pod: &Pod, id: &str) -> Result<(), String> {
         let mut asked = lock(&self.allocations).replaced(pod.uid());
         asked.insert(id.to_owned());
@@ -83,9 +84,9 @@ impl PodSyncer {
         Ok(())
     }
 
-    /// Everything that runs of the pod has what the pod was given.
+    /// Ends the resize: all running containers of the pod have the allocated resources.
     pub(super) fn finish_resize(&self, pod: &Pod) {
-        // Nobody gives the pod its next resources in between.
+        // The lock is held so that no other resources are allocated to the pod in between.
         let mut allocations = lock(&self.allocations);
         let Some(generation) = allocations.finish(pod) else { return };
         lock(&self.taken).add(pod);
@@ -96,6 +97,7 @@ impl PodSyncer {
         self.decide_resizes();
     }
 
+    /// Records that the resize cannot be actuated, and emits `ResizeError` if the error is a new one.
     pub(super) fn fail_resize(&self, pod: &Pod, error: &str) {
         let failed = lock(&self.allocations).fail(pod.uid(), error, self.clock.now());
         if let Some(generation) = failed {
@@ -103,8 +105,8 @@ impl PodSyncer {
         }
     }
 
-    /// Counts pods that were admitted before this kubelet started, by what they were given then. Each is one that
-    /// runs, or has a record.
+    /// Counts pods that were admitted before this kubelet started, with the resources that were allocated to them
+    /// then. Each pod comes with whether it runs; a pod that neither runs nor has a record is skipped.
     pub async fn take_up(&self, pods: Vec<(Arc<Pod>, bool)>) -> Result<(), String> {
         let dirs = self.config.dirs();
         let pods = blocking(move || {
@@ -124,10 +126,10 @@ impl PodSyncer {
     }
 }
 
-/// A record that cannot be read is as none.
+/// Reads the pod's record; one that cannot be read counts as missing.
 fn recorded(dirs: &crate::config::PodDirs, pod: &Pod) -> Option<Record> {
     allocation::read(dirs, pod.uid()).unwrap_or_else(|error| {
-        tracing::warn!(pod = %crate::pod::format(pod), %error, "what the pod was given is not known");
+        tracing::warn!(pod = %crate::pod::format(pod), %error, "cannot read the allocated resources");
         None
     })
 }

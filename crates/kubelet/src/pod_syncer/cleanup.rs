@@ -1,4 +1,4 @@
-//! Removing every trace of pods that the API knows no more.
+//! Removes all that is left on the node of pods that the API does not have any more.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::runtime::ContainerState;
 use crate::volumes::mounts::mounted_below;
 
 impl PodSyncer {
-    /// Removes sandboxes, containers, volumes, folders, logs and cgroup of a pod. May be repeated.
+    /// Removes the pod's sandboxes, containers, volumes, folders, logs and cgroup. Idempotent.
     pub async fn clean_up(&self, uid: &str) -> Result<(), String> {
         self.probes.remove_pod(uid);
         let runtime = self.runtime.pod_status(uid).await.map_err(|e| e.to_string())?;
@@ -37,8 +37,9 @@ impl PodSyncer {
         Ok(())
     }
 
-    /// Uids of pods that left something here, in the runtime or on disk. A cgroup alone may be another kubelet's: a
-    /// pod's folder is there before its cgroup is, and goes after it.
+    /// Returns the uids of pods that have sandboxes in the runtime, or folders or logs on disk. Cgroups are not
+    /// searched, as another kubelet may own them: this kubelet makes a pod's folder before its cgroup and removes
+    /// it afterwards.
     pub async fn uids_here(&self) -> Result<BTreeSet<String>, String> {
         let mut uids = BTreeSet::new();
         let sandboxes = self.runtime.list_pod_sandboxes().await.map_err(|e| e.to_string())?;
@@ -49,7 +50,7 @@ impl PodSyncer {
         Ok(uids)
     }
 
-    /// Stops what runs of a pod that the API does not know, and removes it.
+    /// Stops the running containers of a pod that the API does not have, and cleans up after it.
     pub async fn remove_orphan(&self, uid: &str) -> Result<(), String> {
         const GRACE_SECONDS: u64 = 2;
         let runtime = self.runtime.pod_status(uid).await.map_err(|e| e.to_string())?;
@@ -71,7 +72,8 @@ fn on_disk(dirs: &PodDirs) -> Vec<String> {
     names(dirs.pods()).chain(logs).collect()
 }
 
-/// Never through a mount: what is mounted there may be somebody's data.
+/// Removes the pod's folder and logs. Refuses while anything is mounted below them, as the mounted data is not the
+/// kubelet's.
 fn remove_files(dirs: &PodDirs, uid: &str) -> Result<(), String> {
     let pod_dir = dirs.pod_dir(uid);
     if pod_dir.exists() {

@@ -1,7 +1,8 @@
-//! One pass over one pod: brings what runs here to what the pod wants, and tells the API how it stands.
+//! One pass over one pod: brings the containers on the node to what the pod's spec asks for, and reports the pod's
+//! status to the API.
 //!
-//! The pod's worker decides which pass is due ([`crate::pod_workers`]); each pass looks at the world anew, so first
-//! run, retry and restart are the same.
+//! The pod's worker decides which pass is due ([`crate::pod_workers`]). Each pass reads the current state anew, so
+//! the first run, a retry and a run after a restart are the same.
 
 mod allocate;
 mod cleanup;
@@ -52,19 +53,20 @@ pub use sync::SyncOutcome;
 /// What a worker remembers of its pod between passes.
 #[derive(Debug, Default)]
 pub struct PodMemory {
-    /// When the pod was first seen here, by the clock that never goes back; `None` of one that ran before.
+    /// When the pod was first seen here, by the monotonic clock; `None` for a pod that ran before this kubelet
+    /// started.
     pub first_seen: Option<Duration>,
     /// Why containers could not be started, by name.
     failures: BTreeMap<String, StartFailure>,
     messages: Messages,
-    /// Until when a container is known to wait, by name: told once.
-    told_back_off: BTreeMap<String, Timestamp>,
-    /// The limits that running containers have, by id.
+    /// Until when a container waits, by name, as last reported: one `BackOff` event is emitted per wait.
+    reported_back_off: BTreeMap<String, Timestamp>,
+    /// The limits that were applied to running containers, by id.
     applied: BTreeMap<String, Resources>,
-    /// The requests and limits that these came from, by id.
+    /// The requests and limits of the spec that `applied` was computed from, by id.
     actuated: BTreeMap<String, ResourceRequirements>,
     applied_to_pod: Option<Resources>,
-    /// Of a resize that could not be carried out.
+    /// When a resize that failed is tried again.
     resize_retry: Option<Retry>,
 }
 
@@ -91,7 +93,7 @@ pub struct PodSyncer {
     pub sysctls: SysctlAllowlist,
     pub user_namespaces: Arc<UserNamespaces>,
     pub taken: Mutex<Taken>,
-    /// Locked before `taken`, where both are.
+    /// Locked before `taken` where both locks are held.
     pub allocations: Mutex<Allocations>,
     /// Wakes the worker of a pod, by uid.
     pub wake: Arc<dyn Fn(&str) + Send + Sync>,
@@ -103,7 +105,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// File work off the async threads.
+/// Runs file system work on a thread for blocking work.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
     tokio::task::spawn_blocking(work).await.map_err(|e| format!("background work: {e}"))
 }
@@ -112,7 +114,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 pub enum Admission {
     Admitted,
     Rejected,
-    /// The node itself is not known yet.
+    /// The Node object is not known yet.
     NotYet,
 }
 
@@ -121,11 +123,11 @@ impl PodSyncer {
         self.nodes.get("", &self.config.node_name)
     }
 
-    /// Decides about a new pod; one that is refused is told so in its status, for good.
+    /// Decides whether a new pod is admitted. A rejected pod gets the phase `Failed`, which is final.
     pub fn admit(&self, pod: &Pod) -> Admission {
         let Some(node) = self.node() else { return Admission::NotYet };
         let refused = {
-            // One that was admitted before a restart is admitted with what it was given.
+            // A pod that was admitted before a restart is admitted with the resources that were allocated then.
             let mut allocations = lock(&self.allocations);
             let given = allocations.of(pod);
             let pod = &*given;
@@ -167,20 +169,20 @@ impl PodSyncer {
         self.status.terminate(pod);
     }
 
-    /// Takes the locks that all passes share.
+    /// Acquires and releases the locks that all passes share, to check that none of them is stuck.
     pub fn pass_through(&self) {
         drop(lock(&self.allocations));
         drop(lock(&self.taken));
     }
 
-    /// Sees to it that the burstable class weighs what its pods ask for.
+    /// Sets the CPU weight of the burstable cgroup to the sum that its pods request.
     fn weigh(&self) {
         let milli_cpu = lock(&self.taken).amounts().get("cpu").copied().unwrap_or(0);
         self.cgroups.weigh_burstable(milli_cpu);
     }
 
-    /// Makes the pod's status from what is, and hands it to be written. `terminal`: nothing will be started any
-    /// more. `may_run`: something may still run.
+    /// Computes the pod's status from the runtime's state, and hands it to the status manager. `terminal`: no
+    /// container will be started any more. `may_run`: a container may still run.
     async fn publish(
         &self,
         pod: &Pod,
@@ -222,7 +224,7 @@ impl PodSyncer {
         status
     }
 
-    /// Termination messages are read once per container.
+    /// Reads the termination messages of ended containers, once per container.
     async fn read_messages(&self, pod: &Pod, memory: &mut PodMemory, runtime: &PodRuntimeStatus) {
         memory.messages.retain(|id, _| runtime.containers.iter().any(|c| c.id == *id));
         for status in &runtime.containers {
@@ -236,7 +238,7 @@ impl PodSyncer {
         }
     }
 
-    /// The address that probes and hooks use: the pod's first.
+    /// Returns the pod's addresses. Probes and hooks use the first one.
     fn pod_ips(&self, pod: &Pod, runtime: &PodRuntimeStatus) -> Vec<String> {
         if pod::is_host_network(pod) {
             return self.config.host_ips();

@@ -1,11 +1,13 @@
-//! Changes in place what running containers and their pod may use, when what the pod was given has changed.
+//! Resizes a pod in place: changes the limits of its running containers and its cgroup when its allocated
+//! resources have changed.
 //!
-//! Whether a pod is given what it wants is decided before ([`crate::allocation`]); here it is carried out.
+//! Whether the pod is allocated what its spec asks for is decided before ([`crate::allocation`]); this module
+//! actuates the decision.
 //!
-//! What was applied is remembered per container; after a restart of the server, where nothing is remembered, the
-//! limits are written once more, which changes nothing. What was applied to the pod its cgroup shows. Containers that
-//! get their new resources by a restart ([`crate::resize_policy`]) are stopped and started by the same actions of the
-//! pass as for any other reason ([`crate::compute_actions`]). Source: KEP-1287.
+//! The applied limits are remembered per container. After a restart of the server nothing is remembered, and the
+//! same limits are written once more, which changes nothing. The limits of the pod as a whole are read from its
+//! cgroup. Containers whose resize policy asks for a restart ([`crate::resize_policy`]) are stopped and started by
+//! the actions of the pass, as for any other reason ([`crate::compute_actions`]). Source: KEP-1287.
 
 use std::sync::Arc;
 
@@ -22,7 +24,8 @@ use crate::resize_policy::to_replace;
 use crate::resources::{container_resources, pod_resources};
 use crate::runtime::{ContainerState, ContainerStatus, PodRuntimeStatus, Resources};
 
-/// Whether the limits that a container has are others than these. Requests of memory are in no cgroup.
+/// Whether the applied limits of a container differ from the wanted ones. Memory requests are not compared, as no
+/// cgroup holds them.
 fn differ(applied: Option<&Resources>, wanted: &Resources) -> bool {
     applied.is_none_or(|applied| {
         applied.cpu_shares != wanted.cpu_shares
@@ -31,7 +34,7 @@ fn differ(applied: Option<&Resources>, wanted: &Resources) -> bool {
     })
 }
 
-/// The settings that lift what is no longer limited.
+/// Returns the wanted settings, with -1 (unlimited) for each applied limit that is not wanted any more.
 fn lifting(applied: Option<&Resources>, wanted: &Resources) -> Resources {
     let mut settings = wanted.clone();
     let had = |of: fn(&Resources) -> Option<i64>| applied.and_then(of).is_some_and(|n| n >= 0);
@@ -45,7 +48,7 @@ fn lifting(applied: Option<&Resources>, wanted: &Resources) -> Resources {
     settings
 }
 
-/// What allows both: a pod's group must not be tighter than its containers' while they change.
+/// Returns limits that allow both: a pod's cgroup must not be tighter than its containers' while they change.
 fn widest(applied: &Resources, wanted: &Resources) -> Resources {
     let wider = |a: Option<i64>, b: Option<i64>| match (a, b) {
         (Some(a), Some(b)) if a >= 0 && b >= 0 => Some(a.max(b)),
@@ -58,7 +61,7 @@ fn widest(applied: &Resources, wanted: &Resources) -> Resources {
     }
 }
 
-/// What events of a resize show, in upstream's order.
+/// The JSON in the message of a resize event, with upstream's order of fields.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Summary<'a> {
@@ -77,7 +80,7 @@ struct Named<'a> {
     resources: ResourceRequirements,
 }
 
-/// `Pod resize completed: {…}`, for this generation of the pod.
+/// Returns the message of a resize event, such as `Pod resize completed: {…}`, for this generation of the pod.
 pub(super) fn message(what: &str, pod: &Pod, generation: i64, error: &str) -> String {
     let named = |c| -> Named<'_> {
         let container: &Container = c;
@@ -96,8 +99,9 @@ pub(super) fn message(what: &str, pod: &Pod, generation: i64, error: &str) -> St
 }
 
 impl PodSyncer {
-    /// Gives what runs of the pod what the pod was given, as far as that is done in place. Containers that are to be
-    /// replaced for it are so in the rest of the pass, and until then the pod's own limits allow what they have.
+    /// Applies the allocated resources to the pod's cgroup and running containers, as far as that is possible in
+    /// place. Containers that need a restart for them are replaced in the rest of the pass; until then the pod's
+    /// own limits stay wide enough for what these containers have.
     pub(super) async fn resize(
         &self,
         pod: &Arc<Pod>,
@@ -119,14 +123,14 @@ impl PodSyncer {
             if differ(applied, &wanted) {
                 todo.push((container, status, lifting(applied, &wanted), wanted));
             } else {
-                // What changes nothing in the cgroup, as a memory request, is there at once.
+                // A change that no cgroup shows, such as one of a memory request, takes effect at once.
                 actuated(memory, container, &status.id);
             }
         }
         let of_pod = pod_resources(pod, 0);
         let other = match &memory.applied_to_pod {
             Some(had) => *had != of_pod,
-            // After a restart of the server it is not known.
+            // After a restart of the server the applied limits are not known.
             None => replaces || lock(&self.allocations).in_progress(pod.uid()),
         };
         if todo.is_empty() && !other {
@@ -136,9 +140,10 @@ impl PodSyncer {
             todo.iter().map(|(container, status, _, wanted)| (*container, *status, wanted)).collect();
         let before = self.limits_in_force(pod, memory.applied_to_pod.as_ref().unwrap_or(&of_pod)).await?;
         let widest = widest(&before, &of_pod);
-        // What is replaced has room to start, whatever else cannot be lowered.
+        // Widened first: a replaced container has room to start, even if another limit cannot be lowered.
         self.limit_pod(pod, widest.clone()).await?;
-        // What a container frees that is replaced, the pod does not use any more.
+        // While a container is replaced, the pod's limit is not lowered in this pass, and the usage of the pod is
+        // not checked.
         let shrinks =
             (!replaces).then_some(Limit { in_force: before.memory_limit.or(Some(-1)), wanted: &of_pod });
         self.check_shrink(pod, memory, shrinks, &changed).await?;
@@ -156,7 +161,7 @@ impl PodSyncer {
         Ok(())
     }
 
-    /// What runs of the pod, and what of it is to be replaced.
+    /// Returns the runtime's state of the pod, with the ids of the containers that a resize replaces.
     pub(super) async fn pod_state(&self, pod: &Pod) -> Result<PodRuntimeStatus, String> {
         let mut runtime = self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?;
         runtime.replaced = lock(&self.allocations).replaced(pod.uid());
@@ -164,17 +169,17 @@ impl PodSyncer {
         Ok(runtime)
     }
 
-    /// Notes that the pod's resize cannot be carried out now; it is tried again.
+    /// Records that the pod's resize has failed, and when it is tried again.
     pub(super) fn cannot_resize(&self, pod: &Pod, memory: &mut PodMemory, error: &str) {
         tracing::warn!(pod = %pod::format(pod), error, "cannot resize the pod");
         memory.resize_retry = Some(Retry::after(memory.resize_retry, self.clock.now()));
         self.fail_resize(pod, error);
     }
 
-    /// What the pod's cgroup allows, which may be neither what was given last nor what was given before that: a resize
-    /// may have stopped halfway. `known` has what the cgroup does not show.
+    /// Returns the limits of the pod's cgroup. These may be neither the last allocated ones nor the ones before,
+    /// as a resize may have stopped halfway. `known` supplies what the cgroup does not show.
     ///
-    /// Source: upstream's `doPodResizeAction` goes by the pod's cgroup, too.
+    /// Source: upstream's `doPodResizeAction` reads the pod's cgroup, too.
     async fn limits_in_force(&self, pod: &Arc<Pod>, known: &Resources) -> Result<Resources, String> {
         let (cgroups, of_pod) = (self.cgroups.clone(), Arc::clone(pod));
         let shown = blocking(move || cgroups.limits(&of_pod)).await?;
@@ -191,27 +196,29 @@ impl PodSyncer {
     }
 
     async fn limit_container(&self, status: &ContainerStatus, settings: &Resources) -> Result<(), String> {
-        // On cgroups v1 memory and swap together may at no time be less than memory alone: grown first, shrunk last.
+        // On cgroups v1 the limit of memory and swap together may at no time be below the limit of memory alone:
+        // it is raised first or lowered last. The first write fails where the limit becomes lower, and the second
+        // one sets both.
         if let Some(limit) = settings.memory_swap_limit {
             let first = Resources { memory_swap_limit: Some(limit), ..Resources::default() };
             if let Err(error) = self.runtime.update_container_resources(&status.id, &first).await {
-                tracing::debug!(container = %status.id, %error, "the limit shrinks");
+                tracing::debug!(container = %status.id, %error, "the swap limit is lowered last");
             }
         }
         self.runtime.update_container_resources(&status.id, settings).await.map_err(|e| e.to_string())
     }
 }
 
-/// Notes what a container has now, for its status.
+/// Remembers the resources that a container has now, for its status.
 fn actuated(memory: &mut PodMemory, container: &Container, id: &str) {
     memory.actuated.insert(id.to_owned(), container.resources.clone().unwrap_or_default());
 }
 
-/// Notes what a container was started with.
+/// Remembers the resources that a container was started with.
 pub(super) fn note_start(memory: &mut PodMemory, pod: &Pod, container: &Container, id: &str) {
     memory.applied.insert(id.to_owned(), container_resources(pod, container));
     actuated(memory, container, id);
-    // After a failed resize the group of a pod that runs has other limits.
+    // After a failed resize, the cgroup of a running pod has other limits than the allocated ones.
     if memory.resize_retry.is_none() {
         memory.applied_to_pod.get_or_insert_with(|| pod_resources(pod, 0));
     }

@@ -1,9 +1,9 @@
-//! Limits of memory that become lower than what is in use: on cgroups v2 the kernel would end a process of the
-//! container, on v1 it refuses.
+//! Refuses to lower a memory limit below the memory in use: on cgroups v2 the kernel would kill a process of the
+//! container, on v1 it refuses the write.
 //!
-//! Source: upstream's kubelet 1.37 (`validateMemoryResizeAction`) compares in the same way, with the same messages, and
-//! refuses what it cannot compare because the usage is missing, but only where a limit of memory becomes lower. What
-//! cannot be done now is tried again, and is `PodResizeInProgress` with reason `Error` until then.
+//! Source: upstream's kubelet 1.37 (`validateMemoryResizeAction`) compares in the same way, with the same
+//! messages. Where the usage is missing it refuses, too, but only if a memory limit becomes lower. A refused
+//! resize is tried again; until then the pod has the condition `PodResizeInProgress` with reason `Error`.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use super::{PodMemory, PodSyncer, blocking};
 use crate::runtime::{ContainerStatus, Resources};
 
-/// A limit of memory that is to change.
+/// A memory limit that is to change.
 pub(super) struct Limit<'a> {
-    /// In bytes; negative is unlimited. `None` if nobody knows.
+    /// The limit in force, in bytes; negative means unlimited, `None` means unknown.
     pub in_force: Option<i64>,
     pub wanted: &'a Resources,
 }
 
-/// A lower limit in bytes, and how much may be in use for it.
+/// A lower limit in bytes, and the highest usage in bytes at which it may be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Lower {
     limit: i64,
@@ -27,26 +27,27 @@ struct Lower {
 }
 
 impl Limit<'_> {
-    /// The new limit, if it may be lower than the one in force.
+    /// Returns the new limit if it is, or may be, lower than the one in force.
     fn lowered(&self) -> Option<Lower> {
         let limit = self.wanted.memory_limit.filter(|limit| *limit >= 0)?;
         match self.in_force {
             Some(in_force) if (0..=limit).contains(&in_force) => None,
             Some(_) => Some(Lower { limit, most: limit - 1 }),
-            // It is at least what is in use; so nothing is lost if it is the same, and all of it is in use. Upstream takes
-            // it for unlimited, and refuses that.
+            // The unknown limit is at least the usage: where the new limit equals the usage, setting it cannot
+            // take memory away. Upstream takes an unknown limit for unlimited, and refuses this case.
             None => Some(Lower { limit, most: limit }),
         }
     }
 }
 
-/// A limit that is lowered, and what is in use of it in bytes, if that is known.
+/// A limit that is lowered, and the usage in bytes if it is known.
 struct Lowered {
-    /// `pod`, `container "a"`.
+    /// `pod`, or `container "a"`.
     name: String,
     lower: Lower,
     usage: Option<u64>,
 }
+/// Returns why this limit cannot be lowered, or `None` if it can.
 
 impl Lowered {
     fn refusal(&self) -> Option<String> {
@@ -58,7 +59,7 @@ impl Lowered {
     }
 }
 
-/// Why the limits cannot be lowered.
+/// Returns why the limits cannot be lowered, or `None` if they can.
 fn refusal(limits: &[Lowered]) -> Option<String> {
     let reasons: Vec<String> = limits.iter().filter_map(Lowered::refusal).collect();
     match reasons.as_slice() {
@@ -69,7 +70,11 @@ fn refusal(limits: &[Lowered]) -> Option<String> {
 }
 
 impl PodSyncer {
-    /// Fails if a limit of the pod, where that is given, or of a container would be lower than what is in use.
+    /// Checks that no new limit of the pod, if given, or of a container is below the usage.
+    ///
+    /// # Errors
+    ///
+    /// Returns the text for the pod's resize condition if a limit cannot be lowered, or its usage is unknown.
     pub(super) async fn check_shrink(
         &self,
         pod: &Arc<Pod>,
@@ -78,7 +83,7 @@ impl PodSyncer {
         containers: &[(&Container, &ContainerStatus, &Resources)],
     ) -> Result<(), String> {
         let mut limits = Vec::new();
-        // Without cgroups nothing is limited.
+        // Without cgroups no limit is in force.
         let limit = of_pod.filter(|_| self.cgroups.are_there()).and_then(|limit| limit.lowered());
         if let Some(lower) = limit {
             let (cgroups, pod) = (self.cgroups.clone(), Arc::clone(pod));
@@ -89,7 +94,7 @@ impl PodSyncer {
             let in_force = match memory.applied.get(&status.id) {
                 Some(applied) => Some(applied.memory_limit.unwrap_or(-1)),
                 None if wanted.memory_limit.is_none() => continue,
-                // After a restart of this server.
+                // After a restart of this server the runtime knows the limit.
                 None => {
                     let limits = self.runtime.container_limits(&status.id).await;
                     limits.map_err(|e| e.to_string())?.memory_limit
@@ -97,7 +102,7 @@ impl PodSyncer {
             };
             let Some(lower) = (Limit { in_force, wanted }).lowered() else { continue };
             let stats = self.runtime.container_stats(&status.id).await.map_err(|e| e.to_string())?;
-            // What runs uses some memory: 0 is what is shown of a runtime that does not report it.
+            // A running container uses some memory: 0 means that the runtime does not report usage.
             let usage = Some(stats.usage.memory_usage_bytes).filter(|bytes| *bytes > 0);
             limits.push(Lowered { name: format!("container {:?}", container.name), lower, usage });
         }

@@ -28,7 +28,7 @@ use crate::status::StartFailure;
 use crate::termination::Kill;
 use crate::volume_manager::MountedVolumes;
 
-/// Which container to start, and what it needs to know.
+/// The container to start, and what its start depends on.
 pub(super) struct Start<'a> {
     pub pod: &'a Arc<Pod>,
     pub kind: ContainerKind,
@@ -72,7 +72,7 @@ impl PodSyncer {
         let (image, volumes) = images.inspect_err(|error: &Failed| {
             events.warning("Failed", format!("Error: {}", error.failure.reason));
         })?;
-        let told = |reason: &'static str| {
+        let failed = |reason: &'static str| {
             let events = &events;
             move |error: String| {
                 events.warning("Failed", format!("Error: {error}"));
@@ -80,27 +80,27 @@ impl PodSyncer {
             }
         };
         let config =
-            self.configure(start, image, volumes).await.map_err(told("CreateContainerConfigError"))?;
+            self.configure(start, image, volumes).await.map_err(failed("CreateContainerConfigError"))?;
         if start.kind == ContainerKind::Ephemeral
             && config.se_linux.is_some()
             && let Some((reason, message)) = se_linux::warning(start.pod, self.host_security)
         {
-            // The pod was warned of the others when its sandbox was made.
+            // The warnings of the other containers were emitted when the sandbox was made.
             events.warning(reason, message);
         }
         let sandbox = self.sandbox_config(start.pod, start.sandbox.attempt).await;
-        let (sandbox, _) = sandbox.map_err(told("CreateContainerConfigError"))?;
+        let (sandbox, _) = sandbox.map_err(failed("CreateContainerConfigError"))?;
         let created = self.runtime.create_container(&start.sandbox.id, &config, &sandbox).await;
-        let id = created.map_err(|e| told("CreateContainerError")(e.to_string()))?;
+        let id = created.map_err(|e| failed("CreateContainerError")(e.to_string()))?;
         events.normal("Created", "Container created");
         note_start(memory, start.pod, start.container, &id);
         let started = self.runtime.start_container(&id).await;
-        started.map_err(|e| told("RunContainerError")(e.to_string()))?;
+        started.map_err(|e| failed("RunContainerError")(e.to_string()))?;
         events.normal("Started", "Container started");
         self.post_start(start, &id, cancel).await
     }
 
-    /// The volumes, with the images of those that are images and that the container mounts.
+    /// Returns the mounted volumes, with the pulled images of those image volumes that the container mounts.
     async fn image_volumes(&self, start: &Start<'_>) -> Result<MountedVolumes, Failed> {
         let mut volumes = start.volumes.clone();
         let mounted = |name: &str| start.container.volume_mounts.iter().flatten().any(|m| m.name == name);
@@ -119,7 +119,8 @@ impl PodSyncer {
         Failed { failure, retry_at: self.clock.now().checked_add(back_off::INITIAL).ok() }
     }
 
-    /// A container that ended a moment ago waits; else this start counts for the next wait.
+    /// Refuses to start a container whose crash back-off has not passed; otherwise counts this start for the next
+    /// back-off.
     fn check_back_off(&self, start: &Start<'_>, memory: &mut PodMemory) -> Result<(), Failed> {
         let name = &start.container.name;
         let ended =
@@ -139,7 +140,7 @@ impl PodSyncer {
         };
         let Some((until, wait)) = waiting else { return Ok(()) };
         let pod_text = pod::format(start.pod);
-        if memory.told_back_off.insert(name.clone(), until) != Some(until) {
+        if memory.reported_back_off.insert(name.clone(), until) != Some(until) {
             let message = format!("Back-off restarting failed container {name} in pod {pod_text}");
             self.events.of(start.pod, start.kind, name).warning("BackOff", message);
         }
@@ -149,7 +150,7 @@ impl PodSyncer {
         Err(Failed { failure, retry_at: Some(until) })
     }
 
-    /// Everything the runtime is told of the container.
+    /// Computes the container's configuration for the runtime.
     async fn configure(
         &self,
         start: &Start<'_>,
@@ -190,7 +191,8 @@ impl PodSyncer {
         .await?
     }
 
-    /// One more than the last one the runtime knows, or else than the last log there is.
+    /// Returns the restart count for a new container: one more than that of the newest container in the runtime,
+    /// or else than that of the newest log file.
     async fn restart_count(&self, start: &Start<'_>) -> u32 {
         if let Some(last) = newest(start.runtime, &start.container.name) {
             return last.attempt.saturating_add(1);
@@ -239,8 +241,9 @@ impl PodSyncer {
     }
 }
 
-/// By which the ends of a container are counted: by its image and resources, so that a restart for a resize is the first
-/// of its kind and does not wait. One that goes back to what the container had in the last ten minutes does.
+/// Returns the key under which crashes of a container are counted: its image and resources. So a restart for a
+/// resize is the first of its key and does not wait, unless the container goes back to resources that it had in
+/// the last ten minutes.
 ///
 /// Source: `GetBackoffKey` and `doBackOff` of `k8s.io/kubernetes/pkg/kubelet/kuberuntime`.
 fn back_off_key(pod: &Pod, container: &Container) -> String {
@@ -249,7 +252,8 @@ fn back_off_key(pod: &Pod, container: &Container) -> String {
     format!("{}_{}_{}_{resources}", pod.uid(), container.name, container_hash(container))
 }
 
-/// The container that an ephemeral one is to look into, where the pod's containers have processes of their own.
+/// Returns the id of the container whose process namespace an ephemeral container joins, unless the pod's
+/// containers share one.
 fn target(start: &Start<'_>) -> Result<Option<String>, String> {
     if start.kind != ContainerKind::Ephemeral {
         return Ok(None);
@@ -265,7 +269,7 @@ fn target(start: &Start<'_>) -> Result<Option<String>, String> {
     }
 }
 
-/// The number after the highest `<n>.log` of a folder; 0 if there is none.
+/// Returns the number after the highest `<n>.log` in a folder; 0 if there is none.
 fn next_log(folder: &Path) -> u32 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| {

@@ -1,4 +1,4 @@
-//! Stopping single containers of a pod that goes on.
+//! Stops single containers of a pod that continues to run.
 
 use std::sync::Arc;
 
@@ -11,9 +11,10 @@ use crate::runtime::ContainerState;
 use crate::termination::Kill;
 
 impl PodSyncer {
-    /// Stops the containers that the actions name, one after another; returns when to look again. One that is replaced
-    /// for its resources is recorded right before it is asked to stop. What has ended of itself by now is left alone, and
-    /// so is what is stopped for its resources alone and cannot be recorded: the actions start none in its place.
+    /// Stops the containers that the actions name, one after another; returns when the next pass is due. A
+    /// container that is replaced for a resize is recorded right before it is asked to stop. Two kinds are left
+    /// alone, and the actions start no replacement: containers that have ended of themselves by now, and
+    /// containers that are stopped for a resize alone and cannot be recorded.
     pub(super) async fn stop_containers(
         &self,
         pod: &Arc<Pod>,

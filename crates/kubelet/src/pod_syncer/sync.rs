@@ -1,4 +1,4 @@
-//! The pass of a pod that is to run.
+//! The pass of a pod that should run.
 
 use std::sync::Arc;
 
@@ -20,18 +20,18 @@ use crate::status::{DEADLINE_EXCEEDED, deadline};
 use crate::user_namespaces;
 use crate::volume_manager::MountedVolumes;
 
-/// What the worker does next.
+/// What the worker does after a pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SyncOutcome {
-    /// Wait for news, and look again then at the latest.
+    /// Wait for news, and start the next pass at `look_again` at the latest.
     Done { look_again: Option<Timestamp> },
-    /// The pod is over; what is left of it is to be stopped.
+    /// The pod has ended; its remaining containers and its sandbox are to be stopped.
     Terminal,
-    /// Something is in the way; try again with growing pauses.
+    /// The pass failed; retry with growing pauses.
     Failed,
 }
 
-/// Notes the earlier of two times.
+/// Returns the earlier of two optional times.
 pub(super) fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
@@ -40,6 +40,7 @@ pub(super) fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Time
 }
 
 impl PodSyncer {
+    /// Brings the pod to its spec: resizes it, mounts volumes, makes the sandbox, starts and stops containers.
     /// `cancel` ends long waits when the pod is to be stopped.
     pub async fn sync_pod(
         &self,
@@ -57,7 +58,7 @@ impl PodSyncer {
         };
         match self.advance(pod, memory, runtime, cancel).await {
             SyncOutcome::Done { look_again } => {
-                // One whose time had come was tried in this pass.
+                // A retry whose time had passed when this pass began was made in this pass.
                 let retry = memory.resize_retry.map(|retry| retry.at).filter(|at| *at > begun);
                 SyncOutcome::Done { look_again: earlier(look_again, retry) }
             }
@@ -65,7 +66,7 @@ impl PodSyncer {
         }
     }
 
-    /// From what runs of the pod to what is to run of it.
+    /// Computes and carries out the actions that lead from the current state to the wanted one.
     async fn advance(
         &self,
         pod: &Arc<Pod>,
@@ -86,7 +87,7 @@ impl PodSyncer {
             return SyncOutcome::Terminal;
         }
         let end = deadline(pod, &status);
-        // A driver may take its time; a pod that is to stop does not wait for it.
+        // Mounting may take long, for example in a CSI driver; a pod that is to stop does not wait for it.
         let prepared = tokio::select! {
             () = cancel.cancelled() => return SyncOutcome::Done { look_again: end },
             prepared = self.prepare(pod) => prepared,
@@ -105,14 +106,14 @@ impl PodSyncer {
         match acted {
             Ok(look_again) => SyncOutcome::Done { look_again: earlier(look_again, end) },
             Err(error) => {
-                tracing::debug!(pod = %pod::format(pod), error, "the pod will be tried again");
+                tracing::debug!(pod = %pod::format(pod), error, "the pass failed; it is tried again");
                 SyncOutcome::Failed
             }
         }
     }
 
-    /// What runs of the pod, with the limits that the pod was given. A resize that cannot be carried out keeps nothing
-    /// else of the pod from going on.
+    /// Returns the pod's state, after its limits are set to the allocated resources. A resize that fails does not
+    /// prevent the rest of the pass.
     async fn resized_state(
         &self,
         pod: &Arc<Pod>,
@@ -132,19 +133,19 @@ impl PodSyncer {
                 memory.resize_retry = None;
                 self.finish_resize(pod);
             }
-            // The rest of the pass replaces them.
+            // The rest of the pass replaces the containers in `replaced`.
             Ok(()) => {}
             Err(error) => self.cannot_resize(pod, memory, &error),
         }
         Ok(runtime)
     }
 
-    /// The pod's cgroup, folders and volumes.
+    /// Makes the pod's cgroup and folders, and mounts its volumes. Returns `None` if one of these fails.
     async fn prepare(&self, pod: &Arc<Pod>) -> Option<MountedVolumes> {
         let dirs = self.config.dirs();
         let (cgroups, for_cgroup, own) = (self.cgroups.clone(), Arc::clone(pod), dirs.pod_dir(pod.uid()));
         let made = blocking(move || {
-            // The folder says that the cgroup is ours: other kubelets may have theirs beside it.
+            // The pod's folder shows that this kubelet owns the cgroup: other kubelets may have cgroups beside it.
             folders::make(&own).map_err(|e| format!("{}: {e}", own.display()))?;
             cgroups.ensure(&for_cgroup)
         });
@@ -167,7 +168,7 @@ impl PodSyncer {
         match self.volumes.mount(pod).await {
             Ok(volumes) => Some(volumes),
             Err(error) if error.quiet => {
-                tracing::debug!(pod = %pod::format(pod), error = error.message, "volumes are not there yet");
+                tracing::debug!(pod = %pod::format(pod), error = error.message, "volumes are not mounted yet");
                 None
             }
             Err(error) => {
@@ -177,7 +178,7 @@ impl PodSyncer {
         }
     }
 
-    /// Carries the actions out. An error text is for the log; users have been told by then.
+    /// Carries out the actions. Errors are for the log alone: their events have been emitted.
     async fn act(
         &self,
         pod: &Arc<Pod>,
@@ -205,7 +206,7 @@ impl PodSyncer {
             self.create_sandbox(pod, actions.attempt).await?;
         }
         runtime = self.pod_state(pod).await?;
-        // Of a container that is replaced the moment in between is not told, as upstream does not tell it.
+        // While a container is replaced, the state in between is not published, as in upstream.
         if actions.create_sandbox || actions.kill_pod {
             self.publish(pod, memory, &runtime, false, true).await;
         }
@@ -217,7 +218,7 @@ impl PodSyncer {
     }
 
     async fn create_sandbox(&self, pod: &Arc<Pod>, attempt: u32) -> Result<(), String> {
-        let told = |error: String| {
+        let warn = |error: String| {
             self.events.warning(
                 pod,
                 "FailedCreatePodSandBox",
@@ -225,13 +226,13 @@ impl PodSyncer {
             );
             error
         };
-        let (mut config, warnings) = self.sandbox_config(pod, attempt).await.map_err(told)?;
+        let (mut config, warnings) = self.sandbox_config(pod, attempt).await.map_err(warn)?;
         if let Some(class) = pod::spec(pod).runtime_class_name.as_deref().filter(|name| !name.is_empty()) {
-            config.runtime_handler = self.objects.runtime_handler(class).await.map_err(told)?;
+            config.runtime_handler = self.objects.runtime_handler(class).await.map_err(warn)?;
         }
-        user_namespaces::check(pod, &config.runtime_handler, &self.runtime.features()).map_err(told)?;
+        user_namespaces::check(pod, &config.runtime_handler, &self.runtime.features()).map_err(warn)?;
         if user_namespaces::wanted(pod) {
-            config.user_namespace = Some(self.ids_of(pod).await.map_err(told)?);
+            config.user_namespace = Some(self.ids_of(pod).await.map_err(warn)?);
         }
         for (reason, message) in warnings.into_iter().chain(se_linux::warning(pod, self.host_security)) {
             self.events.warning(pod, reason, message);
@@ -239,18 +240,19 @@ impl PodSyncer {
         self.metrics.starts_pod();
         self.runtime.run_pod_sandbox(&config).await.map(drop).map_err(|e| {
             self.metrics.failed_pod();
-            told(e.to_string())
+            warn(e.to_string())
         })
     }
 
-    /// The ids of the pod's user namespace, on disk for as long as the pod's folder.
+    /// Returns the id range of the pod's user namespace, which is kept on disk as long as the pod's folder.
     async fn ids_of(&self, pod: &Pod) -> Result<crate::runtime::IdRange, String> {
         let (ranges, dirs) = (Arc::clone(&self.user_namespaces), self.config.dirs());
         let uid = pod.uid().to_owned();
         blocking(move || ranges.range_of(&dirs, &uid).map_err(|error| error.to_string())).await?
     }
 
-    /// What the pod's sandbox is made from, and what about it users are to be warned of.
+    /// Returns the configuration of the pod's sandbox, and the warnings to emit about it, each a reason and a
+    /// message.
     pub(super) async fn sandbox_config(
         &self,
         pod: &Pod,
@@ -262,7 +264,7 @@ impl PodSyncer {
         Ok((sandbox_config(&self.config, pod, attempt, dns.config)?, dns.warnings))
     }
 
-    /// Starts what the actions say, in order; returns when to look again.
+    /// Starts the containers that the actions name, in order; returns when the next pass is due.
     async fn start_all(
         &self,
         pod: &Arc<Pod>,
@@ -302,7 +304,7 @@ impl PodSyncer {
             match self.start_container(&start, memory, cancel).await {
                 Ok(()) => {
                     memory.failures.remove(&container.name);
-                    memory.told_back_off.remove(&container.name);
+                    memory.reported_back_off.remove(&container.name);
                     if at + 1 < count
                         && let Ok(now) = self.pod_state(pod).await
                     {
@@ -321,7 +323,7 @@ impl PodSyncer {
         look_again
     }
 
-    /// Removes ended containers but the newest of each name, and old sandboxes that hold none any more.
+    /// Removes ended containers, except the newest one of each name, and old sandboxes without any containers.
     async fn prune(&self, runtime: &PodRuntimeStatus) {
         let mut seen: Vec<&str> = Vec::new();
         let mut kept_sandboxes: Vec<&str> =
@@ -355,7 +357,7 @@ impl PodSyncer {
 }
 
 fn remove_logs(log: &std::path::Path, attempt: u32) {
-    // Only what is named as the kubelet names logs.
+    // Only files that are named as the kubelet names logs are removed.
     if log.file_name().is_none_or(|name| *name != *format!("{attempt}.log")) {
         return;
     }

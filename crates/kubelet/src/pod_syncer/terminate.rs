@@ -1,4 +1,4 @@
-//! The passes of a pod that is to stop, and of one that has stopped.
+//! The passes of a pod that is being stopped, and of one that has stopped.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use super::{PodMemory, PodSyncer, blocking, lock};
 use crate::runtime::{ContainerState, PodRuntimeStatus};
 
 impl PodSyncer {
-    /// Stops containers and sandbox; returns when nothing runs any more. May be dropped and begun anew with less
-    /// time. The status follows each notification of `news` meanwhile: a pod that stops answering its readiness probe
-    /// gets no more traffic.
+    /// Stops the pod's containers and sandbox; returns when nothing runs any more. The future may be dropped, and
+    /// the pass begun anew with a shorter grace period. Meanwhile each notification of `news` updates the status:
+    /// a pod that fails its readiness probe gets no more traffic.
     pub async fn sync_terminating_pod(
         &self,
         pod: &Arc<Pod>,
@@ -53,8 +53,8 @@ impl PodSyncer {
         Ok(())
     }
 
-    /// Counts what the pod used as free. Nothing of it runs; once the API shows that, the scheduler may send another pod
-    /// to it.
+    /// Releases the resources that the pod was allocated. No container of it runs any more; once the API shows
+    /// that, the scheduler may place another pod on them.
     fn free(&self, pod: &Pod) {
         lock(&self.allocations).end(pod.uid());
         lock(&self.taken).remove(pod.uid());
@@ -62,7 +62,7 @@ impl PodSyncer {
         self.decide_resizes();
     }
 
-    /// Stops all that runs of the pod, sandbox included.
+    /// Stops the pod's containers and sandboxes.
     pub(super) async fn kill_pod(
         &self,
         pod: &Pod,
@@ -70,19 +70,20 @@ impl PodSyncer {
         runtime: &PodRuntimeStatus,
         grace_seconds: Option<i64>,
     ) -> Result<(), String> {
-        let told = |error: crate::runtime::RuntimeError| {
+        let warn = |error: crate::runtime::RuntimeError| {
             self.events.warning(pod, "FailedKillPod", format!("error killing pod: {error}"));
             error.to_string()
         };
-        self.terminator.kill_containers(pod, pod_ip, runtime, grace_seconds).await.map_err(told)?;
-        // One whose processes are gone may still hold addresses and ports.
+        self.terminator.kill_containers(pod, pod_ip, runtime, grace_seconds).await.map_err(warn)?;
+        // A sandbox without processes may still hold addresses and ports.
         for sandbox in &runtime.sandboxes {
-            self.runtime.stop_pod_sandbox(&sandbox.id).await.map_err(told)?;
+            self.runtime.stop_pod_sandbox(&sandbox.id).await.map_err(warn)?;
         }
         Ok(())
     }
 
-    /// Gives back what the pod held; its records stay until the API has removed it.
+    /// Releases the pod's resources, volumes and cgroup; its containers, logs and folder stay until the API has
+    /// removed it.
     pub async fn sync_terminated_pod(&self, pod: &Arc<Pod>, memory: &mut PodMemory) -> Result<(), String> {
         self.free(pod);
         let runtime = self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?;
