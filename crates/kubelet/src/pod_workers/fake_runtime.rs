@@ -1,4 +1,4 @@
-//! A container runtime in memory, for tests: containers run until they are told otherwise.
+//! A container runtime in memory, for tests: containers run until a test or the kubelet ends them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,22 +22,22 @@ pub struct State {
     pub sandboxes: Vec<PodSandboxStatus>,
     pub containers: Vec<(ContainerStatus, ContainerConfig)>,
     pub images: BTreeSet<String>,
-    /// What happened, in order: `sandbox web`, `start main#0`, `stop main#0 30`, `pull x`.
+    /// The calls, in order: `sandbox web`, `start main#0`, `stop main#0 30`, `pull x`.
     pub calls: Vec<String>,
-    /// Containers that end at once, with this code.
+    /// Containers that end at once, with this exit code.
     pub exits: BTreeMap<String, i32>,
     /// Commands that fail when run in a container: exit code and output.
     pub failing_commands: BTreeMap<String, (i32, String)>,
-    /// Containers that take as long as they are given to stop.
+    /// Containers that use up their grace period when they are stopped.
     pub stubborn: BTreeSet<String>,
-    /// Containers that end well when they are asked to.
+    /// Containers that exit with code 0 when they are asked to stop.
     pub obliging: BTreeSet<String>,
     pub sandbox_fault: Option<String>,
-    /// The limits that containers were given while they ran, by id, in order.
+    /// The limits that running containers were given, by id, in order.
     pub limits: Vec<(String, Resources)>,
     pub limit_fault: Option<String>,
     pub status_fault: Option<String>,
-    /// What is in force of them is not reported.
+    /// Whether the limits in force are not reported.
     pub hides_limits: bool,
     /// Bytes that each container uses.
     pub memory_usage: u64,
@@ -66,7 +66,7 @@ impl FakeRuntime {
         self.lock().calls.clone()
     }
 
-    /// A running container of that name ends.
+    /// Ends a running container of that name.
     pub fn exit(&self, name: &str, code: i32) {
         let id = {
             let state = self.lock();

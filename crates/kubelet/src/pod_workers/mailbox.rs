@@ -1,4 +1,4 @@
-//! What a pod's worker is told: the newest version of the pod counts, all before it is forgotten.
+//! The mailbox of a pod's worker: it holds the newest version of the pod, and replaces older ones.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,14 +14,16 @@ struct Mail {
     deleted: bool,
 }
 
+/// The newest version of one pod, and the notifications for its worker.
 pub struct Mailbox {
     mail: Mutex<Mail>,
+    /// Notified of every change that concerns the pod.
     news: Notify,
-    /// The same for news from outside, which may end what made a pass fail.
+    /// Notified of changes from outside the node alone, which may remove the cause of a failed pass.
     outside: Notify,
     /// Cancelled once the pod is to stop.
     terminate: CancellationToken,
-    /// The seconds that the API gives the pod to stop, once it says so.
+    /// The pod's deletion grace period in seconds, once the API has set it.
     grace: watch::Sender<Option<i64>>,
 }
 
@@ -42,6 +44,7 @@ impl Mailbox {
         self.mail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes a new version of the pod; notifies the worker if it differs in more than this kubelet's own status.
     pub fn update(&self, pod: Arc<Pod>) {
         if pod.metadata.deletion_timestamp.is_some() {
             self.terminate.cancel();
@@ -56,7 +59,7 @@ impl Mailbox {
         }
     }
 
-    /// The API has removed the pod.
+    /// Takes the last version of a pod that the API has removed.
     pub fn delete(&self, last: Arc<Pod>) {
         {
             let mut mail = self.lock();
@@ -67,45 +70,47 @@ impl Mailbox {
         self.terminate.cancel();
     }
 
-    /// Something happened here that concerns the pod.
+    /// Notifies the worker of an event on this node.
     pub fn notify(&self) {
         self.news.notify_one();
     }
 
-    /// Something that the pod refers to has changed.
+    /// Notifies the worker of a change to the pod, or to an object that the pod refers to.
     pub fn notify_from_outside(&self) {
         self.news.notify_one();
         self.outside.notify_one();
     }
 
-    /// The newest version, and whether the API has removed it.
+    /// Returns the newest version, and whether the API has removed the pod.
     pub fn latest(&self) -> (Arc<Pod>, bool) {
         let mail = self.lock();
         (Arc::clone(&mail.pod), mail.deleted)
     }
 
+    /// The token that is cancelled once the pod is to stop.
     pub fn terminate(&self) -> &CancellationToken {
         &self.terminate
     }
 
-    /// Notified of all news.
+    /// The notifier of all changes.
     pub fn notifier(&self) -> &Notify {
         &self.news
     }
 
+    /// Waits for a change from outside the node.
     pub async fn news_from_outside(&self) {
         self.outside.notified().await;
     }
 
-    /// Resolves when the API gives the pod less time than `seconds`.
+    /// Resolves when the API shortens the grace period to less than `seconds`.
     pub async fn grace_below(&self, seconds: i64) {
         let mut grace = self.grace.subscribe();
-        // The sender lives as long as this mailbox.
+        // Waiting cannot fail: the sender lives as long as this mailbox.
         let _ = grace.wait_for(|g| g.is_some_and(|g| g.max(1) < seconds)).await;
     }
 }
 
-/// Whether a version has more news than the status that this kubelet wrote itself.
+/// Whether a version differs in more than the status that this kubelet wrote itself.
 fn differs(old: &Pod, new: &Pod) -> bool {
     let others = |pod: &Pod| -> Vec<PodCondition> {
         let all = pod::status(pod).conditions.iter().flatten();

@@ -1,4 +1,4 @@
-//! One worker per pod, by uid: it alone acts for the pod, on the newest version it was told of.
+//! One worker per pod, by uid: it alone acts for the pod, on the newest version that it has received.
 
 mod mailbox;
 mod worker;
@@ -21,14 +21,14 @@ use crate::pod_syncer::PodSyncer;
 use mailbox::Mailbox;
 use worker::{Reached, Worker};
 
-/// Under which all workers are supervised.
+/// The task name under which all workers are supervised.
 const TASK: &str = "pod-workers";
 
 /// All workers of the node.
 pub struct PodWorkers {
     supervisor: Supervisor,
     syncer: Arc<PodSyncer>,
-    /// Pods that ran before this kubelet started: they are not asked to be admitted again.
+    /// Uids of pods that ran before this kubelet started: they skip admission.
     running: BTreeSet<String>,
     mailboxes: Mutex<BTreeMap<String, Arc<Mailbox>>>,
     stop: CancellationToken,
@@ -50,7 +50,8 @@ impl PodWorkers {
         self.mailboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new version of a pod; a pod not seen before gets its worker. To be called inside a tokio runtime.
+    /// Takes a new version of a pod; starts a worker for a pod not seen before. To be called inside a tokio
+    /// runtime.
     pub fn update(self: &Arc<Self>, pod: Arc<Pod>) {
         let uid = pod.uid().to_owned();
         if uid.is_empty() || self.stop.is_cancelled() {
@@ -76,14 +77,15 @@ impl PodWorkers {
         self.syncer.status.refresh(&uid);
     }
 
-    /// The worker's whole work. One that fails is followed by another, which takes up the pod as it is then.
+    /// Runs the worker of one pod until the pod is gone. A worker that panics is followed by another one, which
+    /// continues from the phase that was reached.
     fn worker(&self, mailbox: Arc<Mailbox>, running: bool) -> impl Future<Output = ()> + Send + use<> {
         let (syncer, reached) = (Arc::clone(&self.syncer), Reached::new(running));
         self.supervisor.run_until_done(TASK, self.stop.clone(), move |stop| {
             let worker = Worker::new(Arc::clone(&syncer), Arc::clone(&mailbox), reached.clone());
             async move {
                 tokio::select! {
-                    // What runs goes on running.
+                    // The pod's containers continue to run.
                     () = stop.cancelled() => {}
                     () = worker.run() => {}
                 }
@@ -91,49 +93,52 @@ impl PodWorkers {
         })
     }
 
-    /// The API has removed the pod.
+    /// Takes the last version of a pod that the API has removed.
     pub fn delete(&self, last: Arc<Pod>) {
         if let Some(mailbox) = self.lock().get(last.uid()) {
             mailbox.delete(last);
         }
     }
 
-    /// Something happened here that concerns the pod.
+    /// Notifies a pod's worker of an event on this node.
     pub fn notify(&self, uid: &str) {
         if let Some(mailbox) = self.lock().get(uid) {
             mailbox.notify();
         }
     }
 
-    /// Something that the pod refers to has changed.
+    /// Notifies a pod's worker that an object to which the pod refers has changed.
     pub fn notify_from_outside(&self, uid: &str) {
         if let Some(mailbox) = self.lock().get(uid) {
             mailbox.notify_from_outside();
         }
     }
 
+    /// Notifies all workers of an event on this node.
     pub fn notify_all(&self) {
         for mailbox in self.lock().values() {
             mailbox.notify();
         }
     }
 
-    /// Takes the locks that events of pods take, and those that passes share, without an event.
+    /// Acquires and releases the locks that pod events and passes take. The sync loop's health check calls it: it
+    /// returns only if none of them is stuck.
     pub fn pass_through(&self) {
         drop(self.lock());
         self.syncer.pass_through();
     }
 
-    /// How many pods are being looked after.
+    /// The number of pods that have a worker.
     pub fn len(&self) -> usize {
         self.lock().len()
     }
 
+    /// Whether no pod has a worker.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Waits for all workers to end, after `stop`.
+    /// Waits until all workers have ended, after `stop` is cancelled.
     pub async fn wait(&self) {
         self.tracker.close();
         self.tracker.wait().await;

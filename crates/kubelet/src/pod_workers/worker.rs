@@ -1,4 +1,4 @@
-//! The life of one pod on this node: admitted, synced until it is to stop, stopped, cleared away.
+//! The phases of one pod on this node: admitted, synced until it is to stop, terminated, cleaned up.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,35 +14,35 @@ use crate::termination::effective_grace;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Not yet known whether it may run here.
+    /// Whether the pod is admitted is not decided yet.
     Admit,
-    /// It is to run.
+    /// The pod should run.
     Sync,
-    /// It is to stop.
+    /// The pod is being stopped.
     Terminating,
-    /// Nothing runs any more; what it held is given back.
+    /// Nothing of the pod runs any more; its volumes and cgroup are to be released.
     Terminated,
-    /// Only its records are left, until the API removes it.
+    /// Only records, logs and the pod's folder are left, until the API removes the pod.
     Finished,
 }
 
-/// What to do after a pass.
+/// What the worker does after a pass.
 enum Next {
-    /// The next phase, at once.
+    /// Enter this phase at once.
     Go(Phase),
-    /// Stay, and wait for news or for a time.
+    /// Stay in this phase, and wait for a notification, or for the given time if that is earlier.
     Wait(Option<Timestamp>),
-    /// Stay, and try again after a pause.
+    /// Stay in this phase, and retry after a pause.
     Retry,
     End,
 }
 
-/// How far a pod has come here, for all the workers that it has one after another.
+/// The phase and the grace period of a pod, shared by its worker and those that replace it after a panic.
 #[derive(Clone)]
 pub struct Reached(Arc<Mutex<(Phase, Option<i64>)>>);
 
 impl Reached {
-    /// `running`: it ran here before this kubelet started.
+    /// The start of a pod's life here; `running`: the pod ran before this kubelet started.
     pub fn new(running: bool) -> Self {
         let phase = if running { Phase::Sync } else { Phase::Admit };
         Self(Arc::new(Mutex::new((phase, None))))
@@ -60,7 +60,7 @@ impl Reached {
         self.lock().0 = phase;
     }
 
-    /// The grace that the pod was given last.
+    /// The grace period in seconds of the last termination pass.
     fn grace(&self) -> Option<i64> {
         self.lock().1
     }
@@ -70,13 +70,14 @@ impl Reached {
     }
 }
 
+/// Carries out the changes of one pod, one after the other.
 pub struct Worker {
     syncer: Arc<PodSyncer>,
     mailbox: Arc<Mailbox>,
     reached: Reached,
     memory: PodMemory,
     failures: u32,
-    /// Not synced yet.
+    /// Whether no sync pass has been made yet.
     fresh: bool,
 }
 
@@ -85,7 +86,7 @@ impl Worker {
         Self { syncer, mailbox, reached, memory: PodMemory::default(), failures: 0, fresh: true }
     }
 
-    /// Runs to the end of the pod.
+    /// Runs until the pod is cleaned up after its removal from the API.
     pub async fn run(mut self) {
         self.memory.first_seen =
             (self.reached.phase() == Phase::Admit).then(|| self.syncer.clock.monotonic());
@@ -124,8 +125,8 @@ impl Worker {
         }
     }
 
-    /// A failing pod is not tried at every bit of news (its own attempts make some), but when something changed
-    /// outside; and it is stopped at once.
+    /// Waits before a retry. Notifications of this node do not end the wait, as the failed attempts cause some
+    /// themselves; a change from outside does, and so does the end of the pod.
     async fn wait_for_retry(&self, until: Option<Timestamp>, phase: Phase) {
         let Some(until) = until else { return };
         tokio::select! {
@@ -174,7 +175,7 @@ impl Worker {
     }
 
     fn failed(&self, pod: &Pod, error: &str) -> Next {
-        tracing::warn!(pod = %pod::format(pod), error, "will be tried again");
+        tracing::warn!(pod = %pod::format(pod), error, "the pass failed; it is tried again");
         Next::Retry
     }
 
@@ -217,7 +218,7 @@ impl Worker {
                 Ok(()) => Next::Go(Phase::Terminated),
                 Err(error) => self.failed(pod, &error),
             },
-            // Begun anew with less time.
+            // The grace period became shorter: the pass begins anew.
             () = self.mailbox.grace_below(grace) => Next::Go(Phase::Terminating),
         }
     }

@@ -1,9 +1,9 @@
-//! Isolation that a pod asks for is given or refused, never left out silently.
+//! Isolation that a pod asks for is provided, or the pod is refused; it is never omitted silently.
 
 use super::*;
 use crate::runtime::SeccompProfile;
 
-/// `Reason: message` of a pod that was rejected.
+/// Returns `Reason: message` of a pod that was rejected.
 async fn rejection(spec: Value) -> String {
     let lab = Lab::new().await;
     lab.add(spec);
@@ -26,9 +26,9 @@ async fn user_namespaces_that_the_runtime_does_not_have_are_refused() {
     let lab = Lab::new().await;
     lab.add(with("hostUsers", json!(false)));
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let told = "FailedCreatePodSandBox: Failed to create pod sandbox: can't set `spec.hostUsers: false`, runtime \
+    let expected = "FailedCreatePodSandBox: Failed to create pod sandbox: can't set `spec.hostUsers: false`, runtime \
                 does not support user namespaces";
-    assert!(lab.events().await.contains(&told.to_owned()), "{:?}", lab.events().await);
+    assert!(lab.events().await.contains(&expected.to_owned()), "{:?}", lab.events().await);
     assert_eq!(lab.phase(), "Pending");
     assert_eq!(lab.runtime.calls(), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! Whole lives of pods: the kubelet over a fake API server and a runtime in memory, in a clock of its own.
+//! Lifecycles of pods, end to end: the kubelet with a fake API server, a runtime in memory and a paused clock.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -37,15 +37,15 @@ use crate::volumes::ObjectSource;
 
 type OnMount = Box<dyn FnOnce() + Send>;
 
-/// No volumes, or a fault.
+/// Volumes that are empty, or whose mount fails.
 #[derive(Default)]
 struct FakeVolumes {
     fault: Mutex<Option<String>>,
-    /// What happens while the volumes of a pod are mounted, once.
+    /// Called while the volumes of a pod are mounted, once.
     on_mount: Mutex<Option<OnMount>>,
-    /// How often they were mounted: once in each pass.
+    /// The number of mounts: one in each pass.
     mounts: AtomicUsize,
-    /// Nothing can be unmounted.
+    /// Whether unmounting fails.
     busy: AtomicBool,
     unmounted: Mutex<Vec<String>>,
 }
@@ -91,7 +91,7 @@ impl Drop for Lab {
 }
 
 impl Lab {
-    /// A node with a running kubelet, and without cgroups.
+    /// Starts a kubelet on a node without cgroups.
     async fn new() -> Self {
         Self::with_cgroups(None).await
     }
@@ -174,7 +174,7 @@ impl Lab {
         lists.into_iter().flatten().flatten().find(|s| s.name == name).unwrap_or_default()
     }
 
-    /// `Running`, `Waiting CrashLoopBackOff`, `Terminated 1 Error`.
+    /// Returns `Running`, `Waiting CrashLoopBackOff` or `Terminated 1 Error`.
     fn state(&self, name: &str) -> String {
         let state = self.container(name).state.unwrap_or_default();
         let text = |t: Option<String>| t.unwrap_or_default();
@@ -186,7 +186,7 @@ impl Lab {
         }
     }
 
-    /// Waits, in the tests' own time, until `what` holds.
+    /// Waits in virtual time until `holds` returns true.
     async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         for _ in 0..20_000 {
             if holds(self) {
@@ -205,7 +205,7 @@ impl Lab {
         self.until(state, |lab| lab.state(container) == state).await;
     }
 
-    /// `Reason: message` of all events, each once.
+    /// Returns `Reason: message` of all events, each once.
     async fn events(&self) -> Vec<String> {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let text = |t: Option<String>| t.unwrap_or_default();
@@ -281,11 +281,11 @@ async fn a_crashing_container_backs_off() {
     .await;
     lab.runtime.lock().exits.clear();
     lab.until_state("main", "Running").await;
-    // The newest end and what runs are kept, nothing older.
+    // The running container and the newest ended one are kept.
     assert_eq!(lab.runtime.lock().containers.len(), 2);
-    let told = lab.events().await;
+    let emitted = lab.events().await;
     let back_off = "BackOff: Back-off restarting failed container main in pod web_default(u1)";
-    assert!(told.contains(&back_off.to_owned()), "{told:?}");
+    assert!(emitted.contains(&back_off.to_owned()), "{emitted:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -366,14 +366,14 @@ async fn images_that_do_not_come() {
     tokio::time::sleep(Duration::from_secs(100)).await;
     let pulls = lab.runtime.calls().iter().filter(|c| *c == "pull missing:1").count();
     assert!((3..=5).contains(&pulls), "10, 20, 40 seconds apart: {pulls}");
-    let told = lab.events().await;
+    let emitted = lab.events().await;
     for expected in [
         "Failed: Failed to pull image \"missing:1\": missing:1: not found",
         "Failed: Error: ErrImagePull",
         "BackOff: Back-off pulling image \"missing:1\"",
         "Failed: Error: ImagePullBackOff",
     ] {
-        assert!(told.contains(&expected.to_owned()), "{expected}: {told:?}");
+        assert!(emitted.contains(&expected.to_owned()), "{expected}: {emitted:?}");
     }
 
     let lab = Lab::new().await;
@@ -408,20 +408,20 @@ async fn probes_make_ready_and_restart() {
     lab.until("a restart", |lab| lab.container("main").restart_count == 1).await;
     lab.runtime.lock().failing_commands.clear();
     assert!(lab.runtime.calls().contains(&"stop main#0 5".to_owned()));
-    let told = lab.events().await;
+    let emitted = lab.events().await;
     for expected in [
         "Unhealthy: Readiness probe failed: not yet",
         "Unhealthy: Liveness probe failed: dead",
         "Killing: Container main failed liveness probe, will be restarted",
     ] {
-        assert!(told.contains(&expected.to_owned()), "{expected}: {told:?}");
+        assert!(emitted.contains(&expected.to_owned()), "{expected}: {emitted:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_container_that_is_starting_is_asked_again_after_a_second() {
     let lab = Lab::new().await;
-    // Probes of a kubelet that has just started are spread over their period.
+    // A kubelet that has just started spreads the first probes over their period.
     tokio::time::sleep(Duration::from_secs(20)).await;
     let probe = json!({"exec": {"command": ["ready"]}, "periodSeconds": 10, "failureThreshold": 3,
         "successThreshold": 1, "timeoutSeconds": 1});
@@ -434,8 +434,8 @@ async fn a_container_that_is_starting_is_asked_again_after_a_second() {
     lab.runtime.lock().failing_commands.clear();
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert!(lab.container("main").ready, "long before the period is over");
-    let told = lab.events().await;
-    assert!(!told.iter().any(|event| event.starts_with("Unhealthy")), "{told:?}");
+    let emitted = lab.events().await;
+    assert!(!emitted.iter().any(|event| event.starts_with("Unhealthy")), "{emitted:?}");
     let probes = lab.kubelet().probe_metrics();
     for end in ["failed", "successful"] {
         assert!(
@@ -488,8 +488,8 @@ async fn hooks() {
     lab.runtime.lock().failing_commands.insert("hello".into(), (1, "no".into()));
     lab.add(web(json!({"lifecycle": {"postStart": hook("hello")}})));
     lab.until("a failed hook", |lab| lab.container("main").restart_count >= 1).await;
-    let told = lab.events().await;
-    assert!(told.contains(&"FailedPostStartHook: PostStartHook failed".to_owned()), "{told:?}");
+    let emitted = lab.events().await;
+    assert!(emitted.contains(&"FailedPostStartHook: PostStartHook failed".to_owned()), "{emitted:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -504,7 +504,7 @@ async fn a_new_kubelet_takes_up_what_runs() {
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(lab.runtime.calls(), before);
     assert!(lab.container("main").ready);
-    // One that was removed meanwhile is cleared away.
+    // A pod that was removed meanwhile is cleaned up.
     lab.stop.cancel();
     lab.api.remove::<Pod>("default", "web");
     lab.start().await;
@@ -555,7 +555,7 @@ async fn force_deletion_cuts_the_grace_period() {
     lab.delete(300).await;
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert!(lab.pod().metadata.deletion_timestamp.is_some());
-    // As kubectl delete --force --grace-period=0: the object is gone at once.
+    // `kubectl delete --force --grace-period=0`: the object is removed at once.
     lab.api.edit::<Pod>("default", "web", |pod| pod.metadata.deletion_grace_period_seconds = Some(0));
     lab.api.remove::<Pod>("default", "web");
     lab.until_gone().await;
@@ -574,12 +574,12 @@ async fn faults_of_sandbox_and_volumes_are_told_and_retried() {
     tokio::time::sleep(Duration::from_secs(30)).await;
     lab.runtime.lock().sandbox_fault = None;
     lab.until_state("main", "Running").await;
-    let told = lab.events().await;
+    let emitted = lab.events().await;
     for expected in [
         "FailedMount: MountVolume.SetUp failed for volume \"v\" : no",
         "FailedCreatePodSandBox: Failed to create pod sandbox: no address left",
     ] {
-        assert!(told.contains(&expected.to_owned()), "{expected}: {told:?}");
+        assert!(emitted.contains(&expected.to_owned()), "{expected}: {emitted:?}");
     }
 }
 

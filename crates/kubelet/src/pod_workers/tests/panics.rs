@@ -1,10 +1,10 @@
-//! Workers that panic leave no pod unattended.
+//! After a worker panics, another one takes up its pod.
 
 use knarr_client::metrics;
 
 use super::*;
 
-/// What health says of the tasks of this name.
+/// Returns the health of the task of this name.
 fn health(lab: &Lab, name: &str) -> Option<Result<(), String>> {
     lab.supervisor.health().into_iter().find(|task| task.name == name).map(|task| task.result)
 }
@@ -25,7 +25,7 @@ async fn a_pod_whose_worker_panics_is_started_and_stopped_all_the_same() {
     lab.until("readiness", |lab| lab.container("main").ready).await;
     assert_eq!(lab.runtime.calls(), ["sandbox web", "pull web:1", "start main#0"]);
 
-    // What runs is not started again by the next worker.
+    // The next worker does not start running containers again.
     lab.runtime.lock().panics.insert("stop".into());
     lab.delete(10).await;
     until_down(&lab, "pod-workers").await;
@@ -74,7 +74,7 @@ async fn health_names_what_is_lastingly_down_and_a_loop_that_stands_still() {
     assert!(failing(&lab).is_empty());
     let stop = CancellationToken::new();
     let ill = lab.supervisor.spawn("ill", stop.clone(), |_| async { panic!("a fault in the code") });
-    // Down, but for the first times.
+    // The health check fails, but not after the first panics.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(failing(&lab).is_empty());
     lab.until("a lasting failure", |lab| failing(lab) == ["ill"]).await;

@@ -5,7 +5,7 @@ use knarr_client::Patch;
 
 use super::*;
 
-/// A pod that asks for so much of the node's four cpus.
+/// Adds a pod that requests this much of the node's four CPUs.
 fn add(lab: &Lab, name: &str, cpu: &str) {
     let mut pod = json!({
         "metadata": {"name": name, "namespace": "default", "uid": name, "generation": 1},
@@ -26,7 +26,7 @@ fn get(lab: &Lab, name: &str) -> Pod {
     lab.api.get("default", name).unwrap()
 }
 
-/// What the pod was given, and what its container has.
+/// Returns the CPU requests that the pod is allocated, and those that its container has.
 fn cpus(lab: &Lab, name: &str) -> (String, String) {
     let status = get(lab, name).status.unwrap_or_default();
     let container = status.container_statuses.into_iter().flatten().next().unwrap_or_default();
@@ -55,7 +55,7 @@ async fn until_pending(lab: &Lab, name: &str, reason: &str) -> PodCondition {
     pending(lab, name).unwrap()
 }
 
-/// The shares that containers were last given.
+/// Returns the CPU shares that a container was given last.
 fn shares(lab: &Lab) -> Option<u64> {
     lab.runtime.lock().limits.last().and_then(|(_, limits)| limits.cpu_shares)
 }
@@ -67,7 +67,7 @@ async fn a_resize_that_does_not_fit_waits_until_another_pod_is_gone() {
     add(&lab, "other", "2");
     lab.until("both", |lab| is(lab, "web", "1") && is(lab, "other", "2")).await;
 
-    // There is room for one more.
+    // The node has room for one more CPU.
     resize(&lab, "web", "2").await;
     lab.until("the resize", |lab| is(lab, "web", "2") && resizing(lab, "web").is_none()).await;
     assert_eq!((pending(&lab, "web"), shares(&lab)), (None, Some(2048)));
@@ -92,7 +92,7 @@ async fn a_resize_that_does_not_fit_waits_until_another_pod_is_gone() {
     lab.until("the resize", |lab| is(lab, "web", "4") && pending(lab, "web").is_none()).await;
     assert_eq!(shares(&lab), Some(4096));
     lab.until("its end", |lab| resizing(lab, "web").is_none()).await;
-    let told: Vec<String> = lab.events().await.into_iter().filter(|e| e.starts_with("Resize")).collect();
+    let emitted: Vec<String> = lab.events().await.into_iter().filter(|e| e.starts_with("Resize")).collect();
     let body = |cpu: &str, generation: i64| {
         format!(
             "{{\"containers\":[{{\"name\":\"main\",\"resources\":{{\"requests\":{{\"cpu\":\"{cpu}\"}}}}}}],\
@@ -114,7 +114,7 @@ async fn a_resize_that_does_not_fit_waits_until_another_pod_is_gone() {
         ),
         format!("ResizeCompleted: Pod resize completed: {}}}", body("4", 5)),
     ] {
-        assert!(told.contains(&expected), "{expected} {told:#?}");
+        assert!(emitted.contains(&expected), "{expected} {emitted:#?}");
     }
 }
 
@@ -133,7 +133,7 @@ async fn what_another_pod_gives_back_and_what_the_node_gains_is_used() {
     resize(&lab, "web", "5").await;
     until_pending(&lab, "web", "Infeasible").await;
     let mut node: Node = lab.api.get("", "n1").unwrap();
-    // Its status is a subresource.
+    // The node's status is a subresource.
     let more = json!({"cpu": "6", "memory": "8Gi", "pods": "110"});
     node.status.as_mut().unwrap().allocatable = Some(serde_json::from_value(more).unwrap());
     lab.api.client().update_status(&node).await.unwrap();
@@ -148,7 +148,7 @@ async fn a_restarted_kubelet_gives_no_pod_more_than_it_had() {
     lab.until("both", |lab| is(lab, "web", "1") && is(lab, "other", "2")).await;
     lab.stop.cancel();
     tokio::time::sleep(Duration::from_millis(100)).await;
-    // While nobody looks.
+    // The change is made while no kubelet runs.
     resize(&lab, "web", "3").await;
     lab.start().await;
     until_pending(&lab, "web", "Deferred").await;
@@ -156,7 +156,7 @@ async fn a_restarted_kubelet_gives_no_pod_more_than_it_had() {
     let given = lab.runtime.lock().limits.iter().filter_map(|(_, l)| l.cpu_shares).max();
     assert!(given.is_none_or(|shares| shares <= 2048), "{given:?}");
 
-    // The machine was off: the pod is admitted anew, with what it had.
+    // The machine was off: the pod is admitted anew, with its allocated resources.
     lab.stop.cancel();
     tokio::time::sleep(Duration::from_millis(100)).await;
     {
@@ -185,13 +185,13 @@ async fn a_resize_that_cannot_be_carried_out_says_so_and_is_tried_again() {
     let condition = resizing(&lab, "web").unwrap();
     assert!(condition.message.unwrap().contains("the kernel refuses"));
     assert_eq!(condition.observed_generation, Some(2));
-    assert_eq!(cpus(&lab, "web"), ("2".to_owned(), "1".to_owned()), "given, and not had yet");
+    assert_eq!(cpus(&lab, "web"), ("2".to_owned(), "1".to_owned()), "allocated, but not applied yet");
     lab.runtime.lock().limit_fault = None;
     lab.until("the resize", |lab| is(lab, "web", "2") && resizing(lab, "web").is_none()).await;
-    let told: Vec<String> = lab.events().await;
+    let emitted: Vec<String> = lab.events().await;
     let errors: Vec<&String> =
-        told.iter().filter(|e| e.starts_with("ResizeError: Pod resize error: {")).collect();
-    assert_eq!(errors.len(), 1, "{told:?}");
+        emitted.iter().filter(|e| e.starts_with("ResizeError: Pod resize error: {")).collect();
+    assert_eq!(errors.len(), 1, "{emitted:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -205,12 +205,12 @@ async fn a_limit_is_not_lowered_below_what_is_in_use() {
         {"name": "main", "resources": limits("32Mi")},
     ]}});
     lab.api.client().patch::<Pod>("default", "web", None, &Patch::Strategic(patch)).await.unwrap();
-    let says = |lab: &Lab, text: &str| {
+    let mentions = |lab: &Lab, text: &str| {
         resizing(lab, "web").and_then(|c| c.message).is_some_and(|message| message.contains(text))
     };
-    lab.until("an error", |lab| says(lab, "missing container \"main\" memory usage")).await;
+    lab.until("an error", |lab| mentions(lab, "missing container \"main\" memory usage")).await;
     lab.runtime.lock().memory_usage = 48 << 20;
-    lab.until("another one", |lab| says(lab, "below current usage")).await;
+    lab.until("another one", |lab| mentions(lab, "below current usage")).await;
     let failed = |lab: &Lab| resizing(lab, "web").is_some_and(|c| c.reason.as_deref() == Some("Error"));
     lab.until("an error", failed).await;
     let message = resizing(&lab, "web").unwrap().message.unwrap();
@@ -224,7 +224,7 @@ async fn a_limit_is_not_lowered_below_what_is_in_use() {
     assert_eq!(applied, Some(32 << 20));
 }
 
-/// One cpu and memory of 64Mi; a resize to these, after the kubelet has started anew.
+/// Adds a pod with one CPU and 64Mi of memory; resizes it to these values after a restart of the kubelet.
 async fn resize_after_restart(lab: &mut Lab, cpu: &str, memory: &str) {
     let resources = |cpu: &str, memory: &str| json!({"requests": {"cpu": cpu, "memory": "1Mi"}, "limits": {"memory": memory}});
     lab.add(web(json!({"resources": resources("1", "64Mi")})));
@@ -263,7 +263,7 @@ async fn what_is_in_use_matters_to_lower_limits_alone() {
     lab.until("the resize", |lab| resizing(lab, "web").is_none()).await;
 }
 
-/// Of a runtime that does not report limits, either.
+/// The runtime does not report limits, either.
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_is_not_known_may_be_lowered() {
     let mut lab = Lab::new().await;
@@ -274,7 +274,7 @@ async fn a_limit_that_is_not_known_may_be_lowered() {
     let expected =
         "attempting to set container \"main\" memory limit (67108864) below current usage (67108865)";
     lab.until("another one", |lab| error(lab).contains(expected)).await;
-    // All that it may have: the limit was no other one.
+    // The usage equals the new limit, which is allowed: the old limit cannot have been lower.
     lab.runtime.lock().memory_usage = 64 << 20;
     lab.until("the resize", |lab| is(lab, "web", "2") && resizing(lab, "web").is_none()).await;
 }
@@ -342,7 +342,8 @@ async fn a_container_that_starts_anew_gets_its_lower_limit_whatever_it_uses() {
     lab.until("the resize", |lab| resizing(lab, "web").is_none()).await;
 }
 
-/// A pod that waits shows the sum of its limits, and one that runs those of its cgroup: what is gone is taken away.
+/// While a pod waits, its status shows the sum of its limits, and while it runs, those of its cgroup. Limits that
+/// are removed from the spec disappear from the status.
 #[tokio::test(start_paused = true)]
 async fn the_status_of_a_pod_settles() {
     let lab = Lab::new().await;

@@ -1,4 +1,5 @@
-//! Containers that get their new resources by a restart, whatever becomes of the kubelet meanwhile.
+//! Containers that are restarted for their new resources, while the kubelet is stopped or restarted at different
+//! moments.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::{Lab, web};
 use crate::allocation;
 use crate::config::PodDirs;
 
-/// A pod whose container is started anew for its memory, and has 1Mi of it.
+/// A container that is restarted for a change of its memory, with this memory request.
 fn restarted_for_memory(memory: &str) -> Value {
     json!({
         "resources": {"requests": {"cpu": "1", "memory": memory}, "limits": {"memory": "64Mi"}},
@@ -25,7 +26,7 @@ async fn add_restarted_for_memory(lab: &Lab) {
 }
 
 async fn add_with_policy(lab: &Lab, policy: &str) {
-    // It ends itself well when it is asked to, as a job does that notes how far it is.
+    // The container exits with code 0 when it is asked to stop, as a job does that saves its progress.
     lab.runtime.lock().obliging.insert("main".into());
     let mut spec = web(restarted_for_memory("1Mi"));
     spec["restartPolicy"] = policy.into();
@@ -41,7 +42,7 @@ async fn give_memory(lab: &Lab, memory: &str) {
     lab.api.client().patch::<Pod>("default", "web", None, &Patch::Strategic(patch)).await.unwrap();
 }
 
-/// Until its container runs for the nth time after the first, without a wait.
+/// Waits until the container runs for the nth time after its first start, without a back-off.
 async fn until_restarted(lab: &Lab, count: i32) {
     let begun = tokio::time::Instant::now();
     lab.until("the restart", |lab| {
@@ -73,12 +74,13 @@ async fn a_container_that_is_stopped_for_its_limits_is_not_over() {
     assert_eq!(calls[calls.len() - 2..], ["stop main#0 30", "start main#1"]);
     let emitted = lab.events().await;
     assert!(emitted.contains(&"Killing: Container main resize requires restart".to_owned()), "{emitted:?}");
-    // Once for this resize; what ends well after it is over.
+    // The resize restarts the container once; an exit with code 0 after it ends the pod.
     lab.runtime.exit("main", 0);
     lab.until("its end", |lab| lab.phase() == "Succeeded").await;
 }
 
-/// A restart for a resize is no crash. As upstream, what the container has had before waits, and so does what crashes.
+/// A restart for a resize is no crash. As upstream, a container that returns to earlier resources waits for the
+/// back-off, and so does one that crashes.
 #[tokio::test(start_paused = true)]
 async fn one_resize_after_another_does_not_wait() {
     let lab = Lab::new().await;
@@ -96,7 +98,7 @@ async fn one_resize_after_another_does_not_wait() {
     lab.until_state("main", "Waiting CrashLoopBackOff").await;
 }
 
-/// Ends the kubelet, however far it is, and starts another one that remembers nothing.
+/// Stops the kubelet at any moment, and starts another one that remembers nothing.
 async fn restart(lab: &mut Lab) {
     lab.stop.cancel();
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -127,7 +129,7 @@ async fn a_kubelet_that_starts_after_the_stop_of_a_container_starts_it_with_its_
     until_replaced(&lab).await;
 }
 
-/// A kubelet that has just started remembers nothing of what its containers have.
+/// A kubelet that has just started does not know the resources of its running containers.
 #[tokio::test(start_paused = true)]
 async fn a_resize_while_no_kubelet_runs_restarts_the_container() {
     let mut lab = Lab::new().await;
@@ -163,13 +165,13 @@ async fn a_container_that_ends_of_itself_before_it_is_resized_is_over() {
     );
 }
 
-/// The containers that are to be followed by others, as the disk says.
+/// Returns the ids of the containers that are recorded on disk as to be replaced.
 fn on_record(lab: &Lab) -> Vec<String> {
     let record = allocation::read(&PodDirs::new(&lab.root), "u1").unwrap();
     record.into_iter().flat_map(|record| record.replaced).collect()
 }
 
-/// Nothing of the pod was begun anew.
+/// Waits until the pod has succeeded, and checks that no container was started again.
 async fn until_succeeded(lab: &Lab) {
     lab.until("its end", |lab| lab.phase() == "Succeeded").await;
     assert_eq!(lab.container("main").restart_count, 0);
@@ -187,7 +189,7 @@ async fn what_ends_of_itself_while_a_fault_is_in_the_way_of_its_stop_is_over() {
         lab.until("the resize", |lab| resizing(lab, "web").is_some()).await;
         let emitted = lab.events().await;
         assert!(emitted.contains(&"FailedMount: there is no such ConfigMap".to_owned()), "{emitted:?}");
-        assert_eq!(on_record(&lab), [""; 0], "nobody has asked it to stop");
+        assert_eq!(on_record(&lab), [""; 0], "the container was not asked to stop");
         lab.runtime.exit("main", 0);
         until_succeeded(&lab).await;
     }
@@ -212,7 +214,7 @@ async fn what_is_asked_to_stop_is_on_record_before() {
     give_memory(&lab, "2Mi").await;
     lab.until("the fault", |lab| lab.runtime.lock().panics.is_empty()).await;
     assert_eq!(on_record(&lab), [lab.runtime.lock().containers[0].0.id.clone()]);
-    // Whether the stop was its reason nobody knows any more.
+    // Whether the container ended because of the stop is not known any more.
     lab.runtime.exit("main", 0);
     restart(&mut lab).await;
     until_replaced(&lab).await;
@@ -246,7 +248,7 @@ async fn what_is_stopped_for_its_probe_is_not_begun_anew_for_its_limits() {
     );
 }
 
-/// Without its sandbox a pod that is not restarted is over, and so is what was stopped in it for its limits.
+/// A pod that is never restarted is over when its sandbox is gone, even if its container was stopped for a resize.
 #[tokio::test(start_paused = true)]
 async fn what_was_stopped_is_over_with_the_sandbox_of_a_pod_that_is_never_restarted() {
     let mut lab = Lab::new().await;
@@ -259,7 +261,7 @@ async fn what_was_stopped_is_over_with_the_sandbox_of_a_pod_that_is_never_restar
     until_succeeded(&lab).await;
 }
 
-/// As long as its record cannot be written, nothing is stopped, and everything else goes on.
+/// While the record cannot be written, no container is stopped, and everything else of the pass continues.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_stopped_that_cannot_be_recorded() {
     let lab = Lab::new().await;
@@ -267,7 +269,7 @@ async fn nothing_is_stopped_that_cannot_be_recorded() {
     spec["containers"].as_array_mut().unwrap().push(json!({"name": "other", "image": "web:1"}));
     lab.add(spec);
     lab.until("both", |lab| lab.state("main") == "Running" && lab.state("other") == "Running").await;
-    // A folder where the record is written before it is put in place.
+    // A folder at the path of the temporary file that is renamed to the record.
     let in_the_way = lab.root.join("pods/u1/allocated_resources.new");
     std::fs::create_dir(&in_the_way).unwrap();
     give_memory(&lab, "2Mi").await;
@@ -327,7 +329,7 @@ async fn a_record_that_cannot_be_written_is_tried_again_after_growing_pauses() {
     until_replaced(&lab).await;
 }
 
-/// Cgroups for one test, with a process in those of the pod, as a real runtime has.
+/// The cgroups of one test, with a process in the pod's cgroup, as with a real runtime.
 struct Tree {
     cgroups: Cgroups,
     process: std::process::Child,
@@ -363,7 +365,7 @@ impl Tree {
     }
 }
 
-/// A kubelet that has just started does not know what the pod was given before: its cgroup has it.
+/// A kubelet that has just started does not know the pod's earlier limit, and reads it from the cgroup.
 #[tokio::test(start_paused = true)]
 async fn a_pod_is_not_without_a_limit_while_its_container_is_replaced() {
     for (old, new, meanwhile) in [(64, 32, 64), (32, 64, 64)] {

@@ -1,4 +1,4 @@
-//! Pods with a user namespace of their own, as the kubelet counts them.
+//! The kubelet's counters of pods with their own user namespace.
 
 use super::*;
 use crate::runtime::RuntimeHandler;
@@ -9,7 +9,7 @@ fn own_users(image: &str) -> Value {
     spec
 }
 
-/// How many were to be started, and how many of them were not.
+/// Returns the counts of started pods with a user namespace, and of those that failed to start.
 fn counted(lab: &Lab) -> [String; 2] {
     let metrics = lab.kubelet().metrics();
     ["", "_errors"].map(|what| {
@@ -35,13 +35,14 @@ async fn those_that_start_are_counted() {
     assert_eq!(counted(&lab), ["1", "0"]);
 }
 
-/// Source: `SyncPod` of `k8s.io/kubernetes/pkg/kubelet/kuberuntime`: also a container that fails counts.
+/// Source: `SyncPod` of `k8s.io/kubernetes/pkg/kubelet/kuberuntime`: a pod whose container fails counts as failed,
+/// too.
 #[tokio::test(start_paused = true)]
 async fn those_that_fail_are_counted_too() {
     let lab = lab().await;
     lab.add(own_users("none:1"));
     lab.until("a failure", |lab| counted(lab) == ["1", "1"]).await;
-    // Each try without a sandbox of its own counts no more.
+    // A retry that makes no new sandbox does not count again.
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(counted(&lab), ["1", "1"]);
 }
