@@ -1,4 +1,4 @@
-//! Writes a set of files so that readers see either all of the old or all of the new ones.
+//! Writes a set of files atomically: readers see either all of the old files or all of the new ones.
 //!
 //! ```text
 //! VOLUME/..data -> ..2026_01_02_03_04_05.123456      swapped by one rename
@@ -6,8 +6,9 @@
 //! VOLUME/dir -> ..data/dir                           one link per first part of a path
 //! ```
 //!
-//! Source: `k8s.io/kubernetes/pkg/volume/util`, AtomicWriter. Unlike there, the files are made and read by descriptors: a
-//! container that could make the volume writable for itself might put links where the kubelet writes as root.
+//! Source: `k8s.io/kubernetes/pkg/volume/util`, AtomicWriter. Unlike upstream, files are created and read through
+//! descriptors: a container that can make the volume writable for itself might place links where the kubelet
+//! writes as root.
 
 use std::collections::BTreeSet;
 use std::fs::{File, Permissions};
@@ -24,11 +25,11 @@ use super::payload::{FileProjection, Payload};
 
 const DATA: &str = "..data";
 const NEW_DATA: &str = "..data_tmp";
-/// Names tried for a new data folder.
+/// How many random names are tried for a new data folder.
 const ATTEMPTS: u32 = 16;
 
-/// Brings `dir` to `payload`, whose paths are clean ([`super::payload::validated`]). Says whether anything was
-/// written. `ownership` runs over the whole volume before the new files become visible.
+/// Replaces the files in `dir` by `payload`, whose paths are clean ([`super::payload::validated`]). Returns
+/// whether anything was written. `ownership` runs over the whole volume before the new files become visible.
 pub fn write(
     dir: &Path,
     payload: &Payload,
@@ -37,7 +38,7 @@ pub fn write(
 ) -> Result<bool> {
     let volume = Folder::open(dir).map_err(Error::file("open", dir))?;
     let old = match volume.read_link(DATA) {
-        // One that leads out of the volume is not ours.
+        // A link that leads out of the volume was not made by the kubelet.
         Ok(target) => volume.folder(target).ok(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(Error::file("read", &volume.path_of(DATA))(error)),
@@ -56,8 +57,8 @@ pub fn write(
     Ok(changed)
 }
 
-/// Whether the folder has just these files with this content and, but for what fsGroup added, mode. What else somebody
-/// put there is not gone through.
+/// Whether the folder has exactly these files with this content and mode, except for bits that fsGroup added.
+/// Returns false without reading on at the first file or folder that is not expected.
 fn holds(data: &Folder, payload: &Payload) -> io::Result<bool> {
     let folders: BTreeSet<&str> = payload.keys().flat_map(|path| folders_of(path)).collect();
     let (mut files, mut todo) = (0, vec![PathBuf::from(".")]);
@@ -87,7 +88,7 @@ fn holds(data: &Folder, payload: &Payload) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The folders on the way to a file.
+/// Returns the parent folders of a file, the outermost first.
 fn folders_of(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(at, _)| &path[..at])
 }
@@ -155,7 +156,7 @@ fn link_visible(volume: &Folder, payload: &Payload) -> Result<()> {
     Ok(())
 }
 
-/// Removes links whose target is gone and data folders that are not the current one.
+/// Removes links whose target is missing, and data folders other than the current one.
 fn remove_stale(volume: &Folder) -> Result<()> {
     let current = volume.read_link(DATA).map_err(Error::file("read", &volume.path_of(DATA)))?;
     let unreadable = |error| Error::file("read", &volume.path_of(""))(error);
@@ -188,7 +189,7 @@ mod tests {
 
     use super::*;
 
-    /// A volume beside a folder that is none of its business.
+    /// A volume, and a folder beside it that the writer must not touch.
     struct Lab {
         root: PathBuf,
         volume: PathBuf,
@@ -276,7 +277,7 @@ mod tests {
         assert_eq!(lab.outside(), ["a"]);
     }
 
-    /// A container swaps the folder that is being filled for a link to another one.
+    /// A container replaces the folder that is being filled by a link to another one.
     #[test]
     fn links_swapped_in_do_not_lead_out() {
         let names: Vec<String> = (0..80).map(|n| format!("d{n}/file")).collect();
@@ -301,7 +302,7 @@ mod tests {
                 while !watching.load(Ordering::Relaxed) {
                     std::thread::yield_now();
                 }
-                // It may fail: what it writes to is swapped away.
+                // Writing may fail: the folder is replaced meanwhile.
                 let _ = lab.write(&payload(&files));
                 done.store(true, Ordering::Relaxed);
             });

@@ -1,5 +1,5 @@
-//! Files below a folder that others may change meanwhile: each is opened beneath the folder, through no link, and used by
-//! its descriptor.
+//! Files below a folder that containers may change at the same time: each file is opened beneath the folder,
+//! without following links, and used through its descriptor.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,20 +16,21 @@ use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
 const FOLDER: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY);
 
-/// A folder of which nothing is used by its whole path.
+/// A folder that is used through its descriptor, never by its path.
 pub struct Folder {
     fd: OwnedFd,
-    /// For messages.
+    /// For error messages alone.
     path: PathBuf,
 }
 
 impl Folder {
-    /// The folder at a path that is our own.
+    /// Opens a folder whose path the kubelet owns.
     pub fn open(path: &Path) -> io::Result<Self> {
         let fd = open(path, FOLDER | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?;
         Ok(Self { fd, path: path.to_owned() })
     }
 
+    /// Returns the path of an entry, for error messages.
     pub fn path_of(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)
     }
@@ -51,7 +52,7 @@ impl Folder {
         Ok(Self { fd, path: self.path_of(path) })
     }
 
-    /// A regular file, to be read. Others are not waited for.
+    /// Opens a regular file for reading. Other types, such as FIFOs, do not block.
     pub fn file(&self, path: impl AsRef<Path>) -> io::Result<File> {
         let file = File::from(self.plainly(path.as_ref(), OFlag::O_RDONLY | OFlag::O_NONBLOCK, 0)?);
         match file.metadata()?.is_file() {
@@ -60,13 +61,13 @@ impl Folder {
         }
     }
 
-    /// A new file in a folder that is there, to be written by us alone as yet.
+    /// Creates a file in an existing folder for writing, with mode 0600.
     pub fn create(&self, path: impl AsRef<Path>) -> io::Result<File> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
         Ok(File::from(self.plainly(path.as_ref(), flags, 0o600)?))
     }
 
-    /// Makes a folder in this one, with a mode that is not left to the umask.
+    /// Creates a folder in this one; the mode does not depend on the umask.
     pub fn make_folder(&self, name: impl AsRef<Path>, mode: u32) -> io::Result<Folder> {
         mkdirat(&self.fd, name.as_ref(), Mode::from_bits_truncate(mode))?;
         let made = self.folder(name)?;
@@ -74,7 +75,7 @@ impl Folder {
         Ok(made)
     }
 
-    /// The folder at a path, made with those above it where they are missing.
+    /// Opens the folder at a path, and creates it and its parents where they are missing.
     pub fn make_folders(&self, path: impl AsRef<Path>, mode: u32) -> io::Result<Folder> {
         let mut at = self.folder(".")?;
         for part in path.as_ref().components() {
@@ -86,7 +87,7 @@ impl Folder {
         Ok(at)
     }
 
-    /// Makes the folders of a path where they are missing, by way of links that lead to somewhere in here.
+    /// Creates the missing folders of a path; follows links that stay beneath this folder.
     pub fn make_folders_by_links(&self, path: &Path) -> io::Result<()> {
         let mut done = PathBuf::new();
         for part in path.components() {
@@ -100,7 +101,7 @@ impl Folder {
         self.open_with(path, FOLDER, 0, ResolveFlag::RESOLVE_NO_MAGICLINKS).map(drop)
     }
 
-    /// The names in it, and what each is. What goes meanwhile is left out.
+    /// Lists the names in the folder, each with its type. Entries that are removed meanwhile are left out.
     pub fn entries(&self) -> io::Result<impl Iterator<Item = io::Result<(PathBuf, Type)>>> {
         let listed = Dir::from_fd(self.plainly(Path::new("."), FOLDER, 0)?)?;
         let folder = self.fd.try_clone()?;
@@ -113,7 +114,7 @@ impl Folder {
             if name == "." || name == ".." {
                 return None;
             }
-            // Not every file system says it with the name.
+            // Not every file system returns the type with the name.
             let kind = entry.file_type().or_else(|| kind_of(&folder, name))?;
             Some(Ok((PathBuf::from(name), kind)))
         }))
@@ -135,7 +136,7 @@ impl Folder {
         Ok(unlinkat(&self.fd, name.as_ref(), UnlinkatFlags::NoRemoveDir)?)
     }
 
-    /// Whether a name leads, by links or not, to something in here.
+    /// Whether a name resolves, through links or not, to something beneath this folder.
     pub fn leads_inside(&self, name: impl AsRef<Path>) -> bool {
         self.open_with(name.as_ref(), OFlag::O_PATH, 0, ResolveFlag::RESOLVE_NO_MAGICLINKS).is_ok()
     }

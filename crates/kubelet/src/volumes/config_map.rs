@@ -1,4 +1,4 @@
-//! `configMap`: the keys of a ConfigMap as files.
+//! `configMap` volumes: the keys of a ConfigMap as files.
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{ConfigMap, Volume};

@@ -1,4 +1,5 @@
-//! Puts a payload into the folder of a pod's volume: what configMap, secret, downwardAPI and projected have in common.
+//! Writes a payload into the folder of a pod's volume: what configMap, secret, downwardAPI and projected volumes
+//! share.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,15 +14,15 @@ use super::plugin::{Ready, SetUp, blocking};
 use super::{atomic_writer, empty_dir, ownership};
 use crate::volume_manager::MountedVolume;
 
-/// Where the files live.
+/// Where the files of a volume are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
     Disk,
-    /// A tmpfs, so that nothing secret touches the disk.
+    /// A tmpfs, so that secrets are never written to disk.
     Memory,
 }
 
-/// Writes the payload unless it is there already.
+/// Writes the payload, unless the volume already holds it.
 pub async fn write(
     task: &SetUp<'_>,
     payload: Payload,
@@ -51,7 +52,7 @@ fn write_now(
 ) -> Result<()> {
     empty_dir::prepare_dir(dir, 0o777)?;
     if medium == Medium::Memory {
-        // Whatever comes later has to fit as well: it is mounted once.
+        // The tmpfs is mounted once, with room for all later payloads.
         empty_dir::prepare_tmpfs(dir, Some(payload::TMPFS_BYTES))?;
     }
     let volume = Folder::open(dir).map_err(Error::file("open", dir))?;
@@ -66,8 +67,8 @@ fn write_now(
     Ok(())
 }
 
-/// Folders inside this volume that other volumes of the same container are mounted on. A container cannot make them
-/// itself: it sees this volume read-only.
+/// Returns the folders inside this volume on which other volumes of the same container are mounted. The container
+/// runtime cannot create them, as it sees this volume read-only.
 fn nested_mount_points(pod: &Pod, volume: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let Some(spec) = &pod.spec else { return found };

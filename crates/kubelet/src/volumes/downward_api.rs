@@ -1,4 +1,4 @@
-//! `downwardAPI`: fields of the pod itself as files.
+//! `downwardAPI` volumes: fields of the pod as files.
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Volume;

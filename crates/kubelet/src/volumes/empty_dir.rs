@@ -1,4 +1,4 @@
-//! `emptyDir`: a fresh folder that lives as long as the pod, on disk or in memory.
+//! `emptyDir` volumes: an empty folder that lives as long as the pod, on disk or in memory.
 
 use std::fs;
 use std::io;
@@ -55,13 +55,13 @@ impl VolumePlugin for EmptyDirPlugin {
     }
 }
 
-/// Makes the folder with this mode; an existing one keeps what fsGroup has added.
+/// Creates the folder with this mode; an existing folder keeps its mode, which fsGroup may have extended.
 pub fn prepare_dir(dir: &Path, mode: u32) -> Result<()> {
     if let Some(parent) = dir.parent() {
         fs::create_dir_all(parent).map_err(Error::file("create", parent))?;
     }
     match fs::create_dir(dir) {
-        // Not left to the umask.
+        // The mode must not depend on the umask.
         Ok(()) => fs::set_permissions(dir, fs::Permissions::from_mode(mode))
             .map_err(Error::file("change the mode of", dir)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -69,7 +69,7 @@ pub fn prepare_dir(dir: &Path, mode: u32) -> Result<()> {
     }
 }
 
-/// Mounts a tmpfs on the folder unless there is one.
+/// Mounts a tmpfs on the folder, unless one is mounted there.
 pub fn prepare_tmpfs(dir: &Path, size_bytes: Option<u64>) -> Result<()> {
     match mounts::mounted_at(dir)?.as_deref() {
         Some("tmpfs") => Ok(()),
@@ -77,13 +77,13 @@ pub fn prepare_tmpfs(dir: &Path, size_bytes: Option<u64>) -> Result<()> {
     }
 }
 
-/// The smallest of what the node has, what the pod may use, and what the volume asks for.
+/// Returns the smallest of the node's memory, the pod's memory limit and the volume's size limit, in bytes.
 fn memory_size(node: Option<&Quantity>, pod: Option<&Quantity>, volume: Option<&Quantity>) -> Option<u64> {
     let sizes = [node, pod, volume].into_iter().flatten().map(Quantity::value);
     sizes.filter(|size| *size > 0).min().and_then(|size| u64::try_from(size).ok())
 }
 
-/// The memory limit of the pod, if all of its containers have one.
+/// Returns the memory limit of the pod, if all of its containers have one.
 fn pod_memory_limit(pod: &Pod) -> Option<Quantity> {
     let spec = pod.spec.as_ref()?;
     let limit_in = |limits: &Option<std::collections::BTreeMap<String, _>>| {

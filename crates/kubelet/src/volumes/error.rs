@@ -1,4 +1,4 @@
-//! Why a volume cannot be made ready, in upstream's words.
+//! Errors of mounting volumes, in upstream's words.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,16 +9,18 @@ use super::object_source::SourceError;
 pub enum Error {
     #[error("{0}")]
     Source(#[from] SourceError),
-    /// Text that upstream's plugin answers.
+    /// The text that upstream's plugin returns.
     #[error("{0}")]
     Failed(String),
-    /// Text of the event, whole.
+    /// The whole text of the event.
     #[error("{0}")]
     Whole(String),
-    /// The volume could not even be looked at: goes into the message about the whole pod.
+    /// The volume could not be processed at all: the text becomes part of the message about all volumes of the
+    /// pod.
     #[error("{0}")]
     Unprocessed(String),
-    /// Nothing is wrong yet: what is waited for comes by itself, and is told of only when it does not.
+    /// The volume is expected to become available without action of the user; the pod gets an event only if it
+    /// does not.
     #[error("{0}")]
     Waiting(String),
     /// Several causes, listed as `[a, b]`.
@@ -40,7 +42,7 @@ impl Error {
         move |source| Self::File { what, path, source }
     }
 
-    /// One cause as it is, several as a list; `None` without any.
+    /// Returns one cause as it is, several as a list, and `None` without any.
     pub fn aggregate(mut causes: Vec<String>) -> Option<Self> {
         match causes.len() {
             0 => None,

@@ -1,4 +1,4 @@
-//! Fields of a pod and resources of its containers as text, for downwardAPI volumes and environment variables.
+//! Fields of a pod, and resources of its containers, as text for downwardAPI volumes and environment variables.
 //!
 //! Source: `k8s.io/kubernetes/pkg/fieldpath`, `pkg/api/v1/resource`.
 
@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, ResourceFieldSelector};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use knarr_apimachinery::quantity::Quantity;
 
-/// What the node has to give, by resource name; missing limits mean this.
+/// The node's allocatable resources by name; they stand in for limits that a container does not have.
 pub type Allocatable = BTreeMap<String, ApiQuantity>;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum FieldError {
 
 type Result<T> = std::result::Result<T, FieldError>;
 
-/// A field of the pod's metadata: `metadata.name`, `metadata.labels['app']` and the like.
+/// Returns a field of the pod's metadata or spec as text: `metadata.name`, `metadata.labels['app']` and the like.
 pub fn metadata_field(pod: &Pod, path: &str) -> Result<String> {
     let meta = &pod.metadata;
     if let Some((field, key)) = subscript(path) {
@@ -48,13 +48,13 @@ pub fn metadata_field(pod: &Pod, path: &str) -> Result<String> {
     })
 }
 
-/// `metadata.labels['a']` is `metadata.labels` and `a`.
+/// Splits `metadata.labels['a']` into `metadata.labels` and `a`.
 fn subscript(path: &str) -> Option<(&str, &str)> {
     let (field, key) = path.strip_suffix("']")?.split_once("['")?;
     (!field.is_empty()).then_some((field, key))
 }
 
-/// `key="value"` lines in key order.
+/// Returns `key="value"` lines in the order of the keys.
 fn format_map(map: Option<&BTreeMap<String, String>>) -> String {
     let mut text = String::new();
     for (key, value) in map.into_iter().flatten() {
@@ -68,7 +68,7 @@ fn format_map(map: Option<&BTreeMap<String, String>>) -> String {
     text
 }
 
-/// A string in double quotes with Go's escapes.
+/// Appends a string in double quotes with Go's escapes.
 fn quote(value: &str, out: &mut String) {
     out.push('"');
     for c in value.chars() {
@@ -101,7 +101,7 @@ fn quote(value: &str, out: &mut String) {
     out.push('"');
 }
 
-/// A container or init container of the pod.
+/// Returns the container or init container of this name.
 pub fn find_container<'a>(pod: &'a Pod, name: &str) -> Result<&'a Container> {
     let spec = pod.spec.as_ref();
     let containers = spec.map(|s| s.containers.as_slice()).unwrap_or_default();
@@ -110,7 +110,7 @@ pub fn find_container<'a>(pod: &'a Pod, name: &str) -> Result<&'a Container> {
     found.ok_or_else(|| FieldError::ContainerNotFound(name.to_owned()))
 }
 
-/// A resource of the container, in units of the selector's divisor, rounded up.
+/// Returns a resource of the container, in units of the selector's divisor, rounded up.
 pub fn resource_field(
     selector: &ResourceFieldSelector,
     container: &Container,

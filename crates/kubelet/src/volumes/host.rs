@@ -1,4 +1,4 @@
-//! What volume plugins may use of the node.
+//! The parts of the node that volume plugins may use.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::config::PodDirs;
 #[derive(Debug, Clone)]
 pub struct Options {
     pub dirs: PodDirs,
-    /// The node's allocatable resources: stands in for missing limits, and bounds what memory volumes may take.
+    /// The node's allocatable resources: they stand in for missing limits, and bound the size of memory volumes.
     pub allocatable: BTreeMap<String, Quantity>,
 }
 
-/// What plugins may use.
+/// The clients and sources that plugins may use.
 pub struct Host {
     pub client: Client,
     pub clock: Arc<dyn Clock>,

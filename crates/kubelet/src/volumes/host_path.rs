@@ -1,4 +1,4 @@
-//! `hostPath`: a path of the node itself.
+//! `hostPath` volumes: a path of the node.
 
 use std::fs;
 use std::io;
@@ -35,7 +35,7 @@ impl VolumePlugin for HostPathPlugin {
     }
 }
 
-/// Checks that there is at `path` what `wanted` says, or makes it.
+/// Checks that `path` has the type `wanted`, and creates it if the type ends with `OrCreate`.
 pub fn prepare(path: &Path, wanted: &str) -> Result<()> {
     if path.components().any(|c| c == Component::ParentDir) {
         let shown = path.display();
@@ -43,7 +43,7 @@ pub fn prepare(path: &Path, wanted: &str) -> Result<()> {
     }
     let kind = file_type(path);
     match wanted {
-        // Nothing is checked; a missing folder is made as container runtimes make it.
+        // An empty type is not checked; a missing folder is created, as container runtimes do.
         "" if matches!(kind, Ok(None)) => make_dir(path),
         "" => Ok(()),
         "DirectoryOrCreate" if matches!(kind, Ok(None)) => make_dir(path),
@@ -57,7 +57,7 @@ pub fn prepare(path: &Path, wanted: &str) -> Result<()> {
     }
 }
 
-/// What there is, in the words of `hostPath.type`; links are followed.
+/// Returns the type of a path as `hostPath.type` names it, `None` if it does not exist; links are followed.
 fn file_type(path: &Path) -> io::Result<Option<&'static str>> {
     let meta = match fs::metadata(path) {
         Ok(meta) => meta,

@@ -1,4 +1,5 @@
-//! `image`: the tree of an image. The kubelet pulls it and the runtime mounts it, with each container that wants it.
+//! `image` volumes: the file tree of an image. The kubelet pulls the image, and the runtime mounts it with each
+//! container that uses the volume.
 
 use std::path::Path;
 
@@ -20,7 +21,7 @@ impl VolumePlugin for ImagePlugin {
         volume.image.is_some()
     }
 
-    /// Nothing is on the host before a container starts.
+    /// Returns an empty path: nothing is on the host before a container starts.
     async fn set_up(&self, _: &SetUp<'_>) -> Result<Ready> {
         let mut ready = Ready::at(Path::new(""));
         ready.volume.read_only = true;

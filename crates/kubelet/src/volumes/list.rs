@@ -1,11 +1,11 @@
-//! All volume plugins: one line each.
+//! The list of all volume plugins, one line each.
 
 use super::plugin::VolumePlugin;
 use super::{
     config_map, csi, downward_api, empty_dir, host_path, image, persistent_volume_claim, projected, secret,
 };
 
-/// Every kind of volume there is.
+/// The plugins of all kinds of volumes.
 pub const PLUGINS: &[&dyn VolumePlugin] = &[
     &config_map::ConfigMapPlugin,
     &csi::InlinePlugin,

@@ -1,4 +1,4 @@
-//! Runs the volume plugins for the pods of this node and keeps their content up to date.
+//! Runs the volume plugins for the pods of this node, and refreshes the content of volumes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -27,25 +27,25 @@ use super::trust_bundles::TrustBundles;
 use super::{mounts, usage};
 use crate::volume_manager::{MountedVolumes, VolumeError, VolumeUsage, Volumes};
 
-/// Pods whose content is brought up to date at the same time.
+/// The number of pods whose volumes are refreshed at the same time.
 const WORKERS: usize = 4;
-/// When content that could not be brought up to date is tried again.
+/// The pause before a failed refresh is tried again.
 const RETRY: Duration = Duration::from_secs(60);
-/// How long a volume may be waited for before users are told.
+/// How long volumes may be [`Error::Waiting`] before the pod gets an event.
 const WAIT: Duration = Duration::from_secs(123);
 
 #[derive(Default)]
 struct State {
     pod: Pod,
     ready: BTreeMap<String, Ready>,
-    /// Since when nothing but waiting is wrong, on the monotonic clock.
+    /// Since when all failures have been [`Error::Waiting`], on the monotonic clock.
     waiting_since: Option<Duration>,
     gone: bool,
 }
 
 type Entry = Arc<tokio::sync::Mutex<State>>;
 
-/// The volumes of all pods here.
+/// The volumes of all pods of this node.
 pub struct VolumeManager {
     host: Host,
     pods: Mutex<BTreeMap<String, Entry>>,
@@ -53,7 +53,8 @@ pub struct VolumeManager {
 }
 
 impl VolumeManager {
-    /// Starts bringing content up to date, until `stop`. Failures of that are told through `recorder`.
+    /// Starts to refresh content, until `stop` is cancelled. Failed refreshes are emitted as events through
+    /// `recorder`.
     pub fn new(
         client: Client,
         objects: Arc<ObjectSource>,
@@ -103,7 +104,7 @@ impl VolumeManager {
         all.into_iter().for_each(|uid| self.queue.add(uid));
     }
 
-    /// Where environment variables and pull secrets come from too.
+    /// The source of ConfigMaps and Secrets, which environment variables and pull secrets use, too.
     pub fn objects(&self) -> &Arc<ObjectSource> {
         &self.host.objects
     }
@@ -126,7 +127,7 @@ impl VolumeManager {
         }
     }
 
-    /// Brings the content of the pod's volumes up to date.
+    /// Refreshes the content of the pod's volumes.
     async fn refresh(&self, uid: &str) {
         let Some(entry) = self.lock().get(uid).cloned() else { return };
         let mut state = entry.lock().await;
@@ -175,7 +176,7 @@ impl VolumeManager {
         let ready =
             match plugin_of(plugin.name(), volume, |driver| self.host.csi.drivers().get(driver).is_some()) {
                 Some(name) => self.host.csi.operations().measured(&name, Operation::Mount, made).await?,
-                // Measured once it is known what is behind the claim.
+                // The plugin's name for the metric is known only after the volume behind the claim has been read.
                 None => made.await?,
             };
         if let Some(after) = ready.renew_after {
@@ -237,7 +238,7 @@ impl Volumes for VolumeManager {
 
     async fn usage(&self, pod_uid: &str) -> Vec<VolumeUsage> {
         let Some(entry) = self.lock().get(pod_uid).cloned() else { return Vec::new() };
-        // Whoever asks does not wait for a mount.
+        // The caller does not wait for a mount that is under way.
         let Ok(known) = entry.try_lock().map(|state| (state.pod.clone(), state.ready.clone())) else {
             return Vec::new();
         };
@@ -262,7 +263,7 @@ impl Volumes for VolumeManager {
         let pod_dir = self.host.options.dirs.pod_dir(pod_uid);
         let sub_paths = pod_dir.join("volume-subpaths");
         let done = async {
-            // What is mounted out of a volume goes before the volume does.
+            // Sub-paths are bind mounts of the volumes, and are unmounted before them.
             blocking(move || unmount_below(&sub_paths)).await?;
             self.host.csi.take_down(pod_uid).await?;
             blocking(move || take_down(&pod_dir)).await
@@ -271,7 +272,8 @@ impl Volumes for VolumeManager {
     }
 }
 
-/// What to tell of volumes that nothing but waiting is wrong with: nothing at first.
+/// Returns the error for volumes that are all [`Error::Waiting`]: quiet at first, and with upstream's event text
+/// each time that [`WAIT`] has passed.
 fn waiting(failures: &[(String, Error)], since: &mut Option<Duration>, now: Duration) -> VolumeError {
     let began = *since.get_or_insert(now);
     let mut error =
@@ -295,13 +297,13 @@ fn unmount_below(dir: &Path) -> Result<(), Error> {
     mounts::mounted_below(dir)?.iter().try_for_each(|path| mounts::unmount(path))
 }
 
-/// Unmounts whatever is mounted in the pod's folder, then removes the volumes' own files.
+/// Unmounts everything below the pod's folder, then removes the files of the volumes.
 fn take_down(pod_dir: &Path) -> Result<(), Error> {
     if !pod_dir.exists() {
         return Ok(());
     }
     unmount_below(pod_dir)?;
-    // Removing must not reach into a mount that did not go away.
+    // Files must not be removed through a mount that could not be unmounted.
     if let Some(left) = mounts::mounted_below(pod_dir)?.first() {
         return Err(Error::failed(format!("{} is still mounted", left.display())));
     }
@@ -316,7 +318,7 @@ fn volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
     pod.spec.iter().flat_map(|s| s.volumes.iter().flatten())
 }
 
-/// Volumes that a container mounts; the others are left alone, as upstream does.
+/// Returns the volumes that a container mounts; the others are not set up, as in upstream.
 fn used_volumes(pod: &Pod) -> BTreeSet<&str> {
     let Some(spec): Option<&PodSpec> = pod.spec.as_ref() else { return BTreeSet::new() };
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
@@ -329,7 +331,7 @@ fn plugin_for(volume: &Volume) -> Option<&'static dyn VolumePlugin> {
     PLUGINS.iter().copied().find(|plugin| plugin.supports(volume))
 }
 
-/// Names become parts of paths; the API server has checked them, but static pods do not pass it.
+/// Checks the names that become parts of paths. The API server has validated them, but not those of static pods.
 fn check_names(pod: &Pod) -> Result<(), VolumeError> {
     check_name("pod uid", pod.uid())?;
     volumes(pod).try_for_each(|volume| check_name("volume name", &volume.name))
@@ -349,7 +351,7 @@ fn event_text(volume: &str, error: &Error) -> String {
     }
 }
 
-/// The text of the FailedMount event for all that went wrong.
+/// Returns the text of the FailedMount event for all failures.
 fn failure_text(failures: &[(String, Error)]) -> Option<String> {
     let (unprocessed, failed): (Vec<_>, Vec<_>) =
         failures.iter().partition(|(_, error)| matches!(error, Error::Unprocessed(_)));

@@ -1,11 +1,11 @@
-//! Who knows how full a volume is.
+//! How the usage of a volume is measured.
 
 use super::csi::Measured;
 
-/// Who knows how full a volume is.
+/// How the usage of a volume is measured.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Meter {
-    /// The file system that it is.
+    /// By the statistics of its file system.
     FileSystem,
     Driver(Measured),
 }

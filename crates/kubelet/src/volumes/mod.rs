@@ -1,9 +1,9 @@
-//! Volume plugins: how each kind of volume becomes a folder on the host.
+//! Volume plugins: they turn each kind of volume into a folder on the host.
 //!
-//! [`list::PLUGINS`] lists them, one file each. [`VolumeManager`] runs them for the pods of the node, keeps the content of
-//! configMap, secret, downwardAPI and projected volumes up to date, and takes everything down again.
-//! [`ObjectSource`] watches just the ConfigMaps and Secrets that pods here refer to; environment variables come from
-//! it too.
+//! [`list::PLUGINS`] lists the plugins, one file each. [`VolumeManager`] runs them for the pods of the node,
+//! refreshes the content of configMap, secret, downwardAPI and projected volumes, and unmounts and removes volumes
+//! again. [`ObjectSource`] watches only the ConfigMaps and Secrets that pods of this node refer to; environment
+//! variables use it, too.
 
 mod atomic_writer;
 mod beneath;

@@ -1,4 +1,4 @@
-//! Mount points: what is mounted where, and taking it away.
+//! Mount points: reading the mount table, mounting and unmounting.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::error::{Error, Result};
 
-/// How many mounts on top of each other are taken away from one place.
+/// How many mounts that are stacked on one path are unmounted.
 const MAX_STACKED: usize = 64;
 
 /// One line of a mountinfo file.
@@ -19,7 +19,7 @@ pub struct Mount {
     pub fs_type: String,
 }
 
-/// Reads the text of a mountinfo file; lines that are none are left out.
+/// Parses the text of a mountinfo file; lines that are not valid are left out.
 pub fn parse(mountinfo: &[u8]) -> Vec<Mount> {
     mountinfo.split(|b| *b == b'\n').filter_map(parse_line).collect()
 }
@@ -31,7 +31,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     Some(Mount { path, fs_type: String::from_utf8_lossy(fs_type).into_owned() })
 }
 
-/// The kernel writes blank, tab, newline and backslash as three octal digits.
+/// Decodes the kernel's escapes: blank, tab, newline and backslash are written as three octal digits.
 fn unescape(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -57,14 +57,14 @@ fn mountinfo() -> Result<Vec<Mount>> {
     Ok(parse(&fs::read(path).map_err(Error::file("read", path))?))
 }
 
-/// The type of the file system mounted at `path`, if it is a mount point.
+/// Returns the type of the file system that is mounted at `path`, or `None` if it is no mount point.
 pub fn mounted_at(path: &Path) -> Result<Option<String>> {
     let path = resolved(path);
-    // The last line for a path is the mount on top.
+    // The last line for a path is the topmost mount.
     Ok(mountinfo()?.into_iter().rev().find(|m| m.path == path).map(|m| m.fs_type))
 }
 
-/// Mount points at `dir` and below, the deepest first.
+/// Returns the mount points at `dir` and below, the deepest first.
 pub fn mounted_below(dir: &Path) -> Result<Vec<PathBuf>> {
     let dir = resolved(dir);
     let mut found: Vec<PathBuf> =
@@ -74,12 +74,12 @@ pub fn mounted_below(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The kernel shows mount points with symbolic links followed.
+/// Resolves symbolic links, as the kernel lists mount points with links resolved.
 fn resolved(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Mounts a tmpfs of at most `size_bytes`, which does not swap where the kernel can prevent it.
+/// Mounts a tmpfs of at most `size_bytes`, without swap where the kernel supports that.
 pub fn mount_tmpfs(dir: &Path, size_bytes: Option<u64>) -> Result<()> {
     let size = size_bytes.map(|bytes| format!("size={bytes}")).unwrap_or_default();
     let with_noswap = if size.is_empty() { "noswap".to_owned() } else { format!("{size},noswap") };
@@ -91,13 +91,13 @@ pub fn mount_tmpfs(dir: &Path, size_bytes: Option<u64>) -> Result<()> {
     .map_err(|errno| Error::file("mount tmpfs at", dir)(errno.into()))
 }
 
-/// Makes `source` visible at `target`, with what is mounted below it.
+/// Bind mounts `source` at `target`, with the mounts below it.
 pub fn bind(source: &Path, target: &Path) -> Result<()> {
     mount(Some(source), target, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)
         .map_err(|errno| Error::file("bind mount at", target)(errno.into()))
 }
 
-/// Takes away everything mounted at `path`. A mount that is in use is detached.
+/// Unmounts everything that is mounted at `path`. A mount that is in use is detached.
 pub fn unmount(path: &Path) -> Result<()> {
     for _ in 0..MAX_STACKED {
         let flags = MntFlags::UMOUNT_NOFOLLOW;
@@ -107,7 +107,7 @@ pub fn unmount(path: &Path) -> Result<()> {
         };
         match result {
             Ok(()) => {}
-            // No mount point, or nothing there.
+            // The path is no mount point, or does not exist.
             Err(nix::Error::EINVAL | nix::Error::ENOENT) => return Ok(()),
             Err(errno) => return Err(Error::file("unmount", path)(errno.into())),
         }

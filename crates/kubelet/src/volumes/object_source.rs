@@ -1,7 +1,7 @@
-//! The ConfigMaps and Secrets that pods of this node refer to: each watched on its own, as long as a pod needs it.
+//! The ConfigMaps and Secrets that pods of this node refer to: each has its own watch, as long as a pod needs it.
 //!
-//! A node may read only what its pods name (the node authorizer sees to that), so there is no informer of everything
-//! but one watch per object, counted by the pods that use it.
+//! A node may read only the objects that its pods name, which the node authorizer enforces. So there is no
+//! informer of all objects, but one watch per object, with a count of the pods that use it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,12 +18,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::references::{self, Reference};
 
-/// How long a read waits for the first list of a new watch before it asks the API server itself.
+/// How long a read waits for the first list of a new watch before it reads from the API server directly.
 const SYNC_WAIT: Duration = Duration::from_secs(1);
-/// Changes that a slow listener may be behind.
+/// The number of notifications that a slow listener may lag behind.
 const CHANGES: usize = 1024;
 
-/// Texts as upstream's kubelet has them.
+/// Errors with the texts of upstream's kubelet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     #[error("{kind} {name:?} not found")]
@@ -44,7 +44,7 @@ struct Watched {
     reflector: Arc<Reflector>,
     stop: CancellationToken,
     users: BTreeSet<String>,
-    /// The API server itself has said that the object is missing; from then on the watch is believed.
+    /// Whether the API server has confirmed that the object is missing; from then on the watch's cache is trusted.
     missing: Arc<AtomicBool>,
 }
 
@@ -54,7 +54,7 @@ struct Inner {
     watched: BTreeMap<Id, Watched>,
 }
 
-/// Reads of ConfigMaps and Secrets for pods of this node.
+/// Reads ConfigMaps and Secrets for pods of this node.
 pub struct ObjectSource {
     client: Client,
     supervisor: Supervisor,
@@ -64,18 +64,19 @@ pub struct ObjectSource {
 }
 
 impl ObjectSource {
-    /// Watches end when `stop` is cancelled.
+    /// Creates a source without watches; its watches end when `stop` is cancelled.
     pub fn new(client: Client, supervisor: Supervisor, stop: CancellationToken) -> Arc<Self> {
         let (changes, _) = broadcast::channel(CHANGES);
         Arc::new(Self { client, supervisor, stop, inner: Mutex::default(), changes })
     }
 
-    /// The uid of each pod one of whose objects has appeared, changed or gone. A listener that lags looks at all.
+    /// Subscribes to the uids of pods of which an object was added, changed or deleted. A listener that lags
+    /// behind has to refresh all pods.
     pub fn changes(&self) -> broadcast::Receiver<String> {
         self.changes.subscribe()
     }
 
-    /// Watches what the pod refers to. May be repeated, with a newer version of the pod.
+    /// Watches the objects that the pod refers to. To be called again for newer versions of the pod.
     pub fn register(self: &Arc<Self>, pod: &Pod) {
         let namespace = pod.namespace();
         let wanted: BTreeSet<Id> =
@@ -95,7 +96,7 @@ impl ObjectSource {
         inner.pods.insert(pod.uid().to_owned(), wanted);
     }
 
-    /// The pod is gone.
+    /// Ends the watches that only this pod needed.
     pub fn unregister(&self, pod_uid: &str) {
         let mut inner = self.lock();
         for id in inner.pods.remove(pod_uid).unwrap_or_default() {
@@ -103,21 +104,23 @@ impl ObjectSource {
         }
     }
 
-    /// How many objects are watched.
+    /// The number of watched objects.
     pub fn watched(&self) -> usize {
         self.lock().watched.len()
     }
 
+    /// Returns a ConfigMap, from the watch's cache if it has synced.
     pub async fn config_map(&self, namespace: &str, name: &str) -> Result<Arc<ConfigMap>, SourceError> {
         self.read(namespace, Reference::ConfigMap(name.to_owned())).await
     }
 
+    /// Returns a Secret, from the watch's cache if it has synced.
     pub async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, SourceError> {
         self.read(namespace, Reference::Secret(name.to_owned())).await
     }
 
-    /// The handler of a RuntimeClass: which of its ways to run pods the runtime is to take. The error is worded as the
-    /// API words it.
+    /// Returns the handler of a RuntimeClass, which selects one of the runtime's configurations. The error has
+    /// upstream's text.
     pub async fn runtime_handler(&self, class: &str) -> Result<String, String> {
         match self.client.get::<RuntimeClass>("", class).await {
             Ok(class) => Ok(class.handler),
@@ -186,17 +189,17 @@ impl ObjectSource {
 
     fn changed(&self, id: &Id) {
         let inner = self.lock();
-        inner.watched.get(id).into_iter().flat_map(|w| &w.users).for_each(|uid| self.tell(uid));
+        inner.watched.get(id).into_iter().flat_map(|w| &w.users).for_each(|uid| self.notify(uid));
     }
 
-    /// Under which all watches for volumes run.
+    /// The supervisor under which all watches for volumes run.
     pub(super) fn supervisor(&self) -> &Supervisor {
         &self.supervisor
     }
 
-    /// Something that the pod's volumes show has changed.
-    pub(super) fn tell(&self, pod_uid: &str) {
-        // Nobody may be listening.
+    /// Notifies listeners that content of the pod's volumes has changed.
+    pub(super) fn notify(&self, pod_uid: &str) {
+        // Sending fails if there is no listener, which is fine.
         let _ = self.changes.send(pod_uid.to_owned());
     }
 

@@ -1,4 +1,4 @@
-//! How long what is done with volumes takes, by plugin and operation, under upstream's names.
+//! Durations of volume operations, by plugin and operation, under upstream's metric names.
 //!
 //! Source: `k8s.io/kubernetes/pkg/volume/util/metrics.go`.
 
@@ -20,7 +20,7 @@ metric_families! {
         "[BETA] How long an operation on a volume takes.";
 }
 
-/// An operation, as upstream calls it.
+/// An operation, with upstream's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     Mount,
@@ -38,7 +38,7 @@ impl Operation {
     }
 }
 
-/// Counts operations.
+/// Measures operations.
 pub struct Operations {
     counted: Registry,
     clock: Arc<dyn Clock>,
@@ -49,7 +49,7 @@ impl Operations {
         Self { counted: Registry::new(FAMILIES), clock }
     }
 
-    /// Counts the work, unless it could not begin yet.
+    /// Records the duration of the work, unless it ends with [`Error::Waiting`].
     pub async fn measured<T>(
         &self,
         plugin: &str,
@@ -74,13 +74,13 @@ impl Operations {
     }
 }
 
-/// What upstream calls the plugin of a CSI driver.
+/// Returns upstream's plugin name of a CSI driver.
 pub fn csi_plugin(driver: &str) -> String {
     format!("kubernetes.io/csi:{driver}")
 }
 
-/// What upstream calls the plugin of a volume. `None` for a claim: the volume behind it says that. Drivers that are not
-/// registered have no name of their own: pods write into their volumes what they like, and each name is a series.
+/// Returns upstream's plugin name of a volume. `None` for a claim: the volume behind it has the name. Drivers that
+/// are not registered share one name, as pods may name any driver, and each name is a series of the metric.
 pub fn plugin_of(name: &str, volume: &Volume, is_registered: impl Fn(&str) -> bool) -> Option<String> {
     match &volume.csi {
         Some(source) if is_registered(&source.driver) => Some(csi_plugin(&source.driver)),

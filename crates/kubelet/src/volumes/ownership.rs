@@ -1,4 +1,4 @@
-//! `fsGroup`: gives a volume's files to the pod's group.
+//! `fsGroup`: changes the group of a volume's files to the pod's group.
 //!
 //! Source: `k8s.io/kubernetes/pkg/volume`, SetVolumeOwnership.
 
@@ -21,22 +21,22 @@ const READ_WRITE: u32 = 0o660;
 const READ_ONLY: u32 = 0o440;
 const TRAVERSE: u32 = 0o110;
 const SETGID: u32 = 0o2000;
-/// Deeper trees than this are not gone through.
+/// The deepest level of folders that is changed.
 const MAX_DEPTH: usize = 512;
 
-/// The mode a file gets.
+/// Returns the mode that a file gets.
 fn new_mode(mode: u32, is_dir: bool, read_only: bool) -> u32 {
     let mask = if read_only { READ_ONLY } else { READ_WRITE };
     mode | mask | if is_dir { SETGID | TRAVERSE } else { 0 }
 }
 
-/// Whether the root of a volume is already as [`set_ownership`] leaves it.
+/// Whether the root of a volume has the group and mode that [`set_ownership`] sets.
 fn root_matches(mode: u32, gid: u32, is_dir: bool, group: u32, read_only: bool) -> bool {
     let wanted = if read_only { READ_ONLY } else { READ_WRITE } | TRAVERSE | SETGID;
     is_dir && gid == group && mode & wanted == wanted
 }
 
-/// Gives everything in the volume to the group; with `on_root_mismatch` only if its root is not yet right.
+/// Changes the group and modes of all files in the volume; with `on_root_mismatch` only if its root differs.
 pub fn set_ownership(dir: &Path, group: u32, read_only: bool, on_root_mismatch: bool) -> Result<()> {
     if on_root_mismatch {
         let root = fs::metadata(dir).map_err(Error::file("read", dir))?;
@@ -55,8 +55,9 @@ pub fn set_ownership(dir: &Path, group: u32, read_only: bool, on_root_mismatch: 
     walk.go(Path::new("."), 0)
 }
 
-/// One pass over a volume that containers may change meanwhile: every file is opened beneath the volume's root without
-/// following links, and changed by its descriptor. A link that is swapped in leads nowhere.
+/// One pass over a volume that containers may change at the same time: every file is opened beneath the volume's
+/// root without following links, and changed through its descriptor. A link that is put in place of a file leads
+/// nowhere.
 struct Walk<'a> {
     root: &'a OwnedFd,
     dir: &'a Path,
@@ -65,7 +66,8 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// A folder comes after what is in it, so that the root shows whether all was done.
+    /// Changes everything below a path, and then the path itself, so that a matching root shows that the pass was
+    /// completed.
     fn go(&self, path: &Path, depth: usize) -> Result<()> {
         let fault = |what, error: nix::Error| Error::file(what, &self.dir.join(path))(error.into());
         let file = match self.open(path, OFlag::O_PATH) {
@@ -84,7 +86,7 @@ impl Walk<'_> {
             for name in names {
                 self.go(&path.join(name), depth + 1)?;
             }
-            // Descriptors are not kept on the way down: a deep tree would use up the process's.
+            // Descriptors are not kept while descending: a deep tree would exhaust the limit of the process.
             return match self.open(path, OFlag::O_PATH) {
                 Ok(folder) => fstat(&folder)
                     .map(|stat| self.change(folder.as_fd(), &stat, path))
@@ -117,7 +119,8 @@ impl Walk<'_> {
         Ok(names)
     }
 
-    /// As upstream: a file that cannot be changed (a read-only file system) does not fail the volume.
+    /// Changes one file. As in upstream, a file that cannot be changed (on a read-only file system) does not fail
+    /// the volume.
     fn change(&self, file: BorrowedFd<'_>, stat: &FileStat, path: &Path) {
         let warn = |what: &str, error: io::Error| {
             tracing::warn!(path = %self.dir.join(path).display(), %error, "cannot change the {what}");
@@ -134,7 +137,8 @@ impl Walk<'_> {
         let old = stat.st_mode & 0o7777;
         let mode = new_mode(old, kind(stat) == libc::S_IFDIR, self.read_only);
         if mode != old || stat.st_gid != self.group {
-            // The one way to a descriptor's file with any kernel: it is a link to the file itself, not to its name.
+            // The path below /proc is the only one that works with all kernels: it leads to the file itself, not
+            // to its name.
             let own = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
             if let Err(error) = fs::set_permissions(own, fs::Permissions::from_mode(mode)) {
                 warn("mode", error);
@@ -147,7 +151,7 @@ fn kind(stat: &FileStat) -> u32 {
     stat.st_mode & libc::S_IFMT
 }
 
-/// What was listed has been removed since, or replaced by something else.
+/// Whether a listed file was removed since, or replaced by something else.
 fn has_gone(error: nix::Error) -> bool {
     matches!(error, nix::Error::ENOENT | nix::Error::ENOTDIR | nix::Error::ELOOP | nix::Error::EXDEV)
 }
@@ -170,7 +174,7 @@ mod tests {
         }
     }
 
-    /// A container swaps a folder of its volume for a link and back while the volume is gone through.
+    /// A container replaces a folder of its volume by a link and back while the volume is walked.
     #[test]
     fn links_swapped_in_do_not_lead_out() {
         use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};

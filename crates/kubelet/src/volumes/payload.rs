@@ -1,4 +1,4 @@
-//! The files of a configMap, secret, downwardAPI or projected volume, decided without any I/O.
+//! The files of a configMap, secret, downwardAPI or projected volume, computed without any I/O.
 
 use std::collections::BTreeMap;
 
@@ -10,31 +10,31 @@ use sha2::{Digest, Sha256};
 use super::error::{Error, Result};
 use super::field_ref;
 
-/// `defaultMode` where the API server has not written one.
+/// The `defaultMode` if the API server has not set one.
 pub const DEFAULT_MODE: i32 = 0o644;
 const MAX_PATH_BYTES: usize = 4096;
 const MAX_NAME_BYTES: usize = 255;
 
-/// A file to be.
+/// The content, mode and owner of one file of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileProjection {
-    /// Shared by all files that show the same key.
+    /// Shared by all files that project the same key.
     pub data: Bytes,
     pub mode: u32,
     pub uid: Option<u32>,
 }
 
-/// Files by their path relative to the volume.
+/// The files of a volume by their path relative to it.
 pub type Payload = BTreeMap<String, FileProjection>;
 
-/// More than the objects of a volume can sensibly hold: `items` may show one key many times.
+/// More than the objects of a volume can reasonably hold: `items` may project one key many times.
 const MAX_BYTES: usize = 32 << 20;
 const MAX_FILES: usize = 10_000;
-/// The size of the tmpfs of a volume in memory: for two payloads, as the old files go after the new ones have come, with
-/// a page of each file that is not full, and folders.
+/// The size of the tmpfs of a memory volume: room for two payloads, as old files are removed after the new ones
+/// are written, plus a partly filled page per file, and folders.
 pub const TMPFS_BYTES: u64 = 2 * (MAX_BYTES + MAX_FILES * (4 << 10)) as u64 + (4 << 20);
 
-/// What of a payload's limits is left. Upstream has none.
+/// The bytes and files that a payload may still use. Upstream has no such limits.
 pub struct Room {
     bytes: usize,
     files: usize,
@@ -59,15 +59,16 @@ impl Room {
         }
     }
 
-    /// Takes it for all files of one of several sources.
+    /// Subtracts all files of one of several sources.
     pub fn take_all(&mut self, payload: &Payload) -> Result<()> {
         payload.values().try_for_each(|file| self.take(file))
     }
 }
 
-/// Tells payloads apart.
+/// A hash by which payloads are compared.
 pub type Fingerprint = [u8; 32];
 
+/// Returns the fingerprint of a payload.
 pub fn fingerprint(payload: &Payload) -> Fingerprint {
     let mut hash = Sha256::new();
     for (path, file) in payload {
@@ -82,7 +83,7 @@ pub fn fingerprint(payload: &Payload) -> Fingerprint {
 }
 
 fn mode_bits(mode: Option<i32>, default: i32) -> u32 {
-    // Validation allows 0 to 0777; whatever else comes is cut to that.
+    // Validation allows 0 to 0777; other bits are cut off.
     (mode.unwrap_or(default) as u32) & 0o777
 }
 
@@ -119,7 +120,7 @@ fn key_values<'a>(
     Ok(payload)
 }
 
-/// Files of a ConfigMap; with `optional`, items whose key is missing are left out.
+/// Returns the files of a ConfigMap; with `optional`, items whose key is missing are left out.
 pub fn config_map(
     object: &ConfigMap,
     items: Option<&[KeyToPath]>,
@@ -134,7 +135,7 @@ pub fn config_map(
     key_values(binary.chain(text), items, default_mode, missing)
 }
 
-/// Files of a Secret; with `optional`, items whose key is missing are left out.
+/// Returns the files of a Secret; with `optional`, items whose key is missing are left out.
 pub fn secret(
     object: &Secret,
     items: Option<&[KeyToPath]>,
@@ -147,7 +148,7 @@ pub fn secret(
     key_values(data, items, default_mode, missing)
 }
 
-/// Files of fields of the pod. `allocatable` stands in for limits that containers do not have.
+/// Returns the files for fields of the pod. `allocatable` stands in for limits that containers do not have.
 pub fn downward_api(
     pod: &Pod,
     items: &[DownwardAPIVolumeFile],
@@ -179,15 +180,19 @@ pub fn downward_api(
     Error::aggregate(causes).map_or(Ok(payload), Err)
 }
 
-/// The path without empty and `.` parts.
+/// Returns the path without empty and `.` parts.
 fn clean(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     let absolute = if path.starts_with('/') { "/" } else { "" };
     format!("{absolute}{}", parts.join("/"))
 }
 
-/// The payload with clean paths; refuses paths that would lead out of the volume or clash with its inner files, and
-/// more files and bytes than a volume may have.
+/// Returns the payload with clean paths.
+///
+/// # Errors
+///
+/// Refuses paths that lead out of the volume or clash with its internal files, and more files or bytes than a
+/// volume may have.
 pub fn validated(payload: Payload) -> Result<Payload> {
     let mut checked = Payload::new();
     Room::default().take_all(&payload)?;

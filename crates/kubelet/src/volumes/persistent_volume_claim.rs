@@ -1,4 +1,5 @@
-//! `persistentVolumeClaim` and `ephemeral`: the volume behind a bound claim. Kinds: hostPath, local, and csi ([`csi`]).
+//! `persistentVolumeClaim` and `ephemeral` volumes: the volume behind a bound claim, of type hostPath, local or
+//! csi ([`csi`]).
 
 use std::path::{Path, PathBuf};
 
@@ -75,13 +76,13 @@ impl VolumePlugin for PersistentVolumeClaimPlugin {
         operations.measured(plugin, Operation::Mount, work).await?;
         let mut ready = Ready::at(&path);
         ready.volume.read_only = read_only;
-        // What a hostPath is part of says nothing about it.
+        // A hostPath volume is not measured: it is only a part of some file system.
         ready.meter = local.then_some(Meter::FileSystem);
         Ok(ready)
     }
 }
 
-/// The name of the volume that a claim is bound to, or why there is none.
+/// Returns the name of the volume that a claim is bound to, or why there is none.
 fn bound_volume(claim: &PersistentVolumeClaim) -> Result<&str, &'static str> {
     let protected = claim.metadata.finalizers.iter().flatten().any(|f| f == PROTECTION_FINALIZER);
     if claim.metadata.deletion_timestamp.is_some() && !protected {
@@ -127,9 +128,9 @@ fn check_mode(volume: &PersistentVolume, name: &str) -> Result<()> {
 struct Target {
     volume: String,
     path: PathBuf,
-    /// `hostPath.type`; `None` for a local volume.
+    /// The type of a hostPath volume; `None` for a local volume.
     host_path_type: Option<String>,
-    /// Whether fsGroup applies.
+    /// Whether fsGroup is applied.
     owned: bool,
 }
 

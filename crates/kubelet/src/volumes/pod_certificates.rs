@@ -1,5 +1,5 @@
-//! Keys and certificates for pods: a PodCertificateRequest per projection, watched until its signer has answered, and
-//! a new one when the certificate is to be renewed.
+//! Keys and certificates for pods: the kubelet creates a PodCertificateRequest per projection, watches it until
+//! its signer has answered, and creates a new one when the certificate is to be renewed.
 //!
 //! Source: KEP-4317; `k8s.io/kubernetes/pkg/kubelet/podcertificate`.
 
@@ -22,16 +22,16 @@ use super::error::{Error, Result};
 use super::object_source::ObjectSource;
 use super::trust_bundles::reencoded;
 
-/// A request that is not to be seen for so long is taken for deleted.
+/// A request that does not appear in the watch for this long counts as deleted.
 const LOST_AFTER: Duration = Duration::from_secs(600);
-/// Certificates of many pods are not renewed all at once.
+/// The upper bound of the random delay by which certificates of many pods are renewed at different times.
 const MAX_JITTER: Duration = Duration::from_secs(300);
 const NOT_ISSUED: &str = "credential bundle is not issued yet";
 
-/// What a pod sees of a projection.
+/// The key and certificate chain of a projection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credential {
-    /// PKCS#8 in PEM.
+    /// PKCS#8 as PEM.
     pub key: Vec<u8>,
     pub chain: Vec<u8>,
     pub renew_after: Duration,
@@ -62,11 +62,11 @@ struct Issued {
 struct Held {
     asked: Option<Asked>,
     issued: Option<Issued>,
-    /// Said by the signer, for good.
+    /// The final refusal of the signer.
     refused: Option<String>,
 }
 
-/// The credentials of all pods here.
+/// The credentials of all pods of this node.
 pub struct PodCertificates {
     client: Client,
     objects: Arc<ObjectSource>,
@@ -75,7 +75,7 @@ pub struct PodCertificates {
     held: Mutex<BTreeMap<Slot, Held>>,
 }
 
-/// Where a projection stands in its pod.
+/// The position of a projection in its pod.
 #[derive(Clone, Copy)]
 pub struct Place<'a> {
     pub volume: &'a str,
@@ -87,7 +87,7 @@ impl PodCertificates {
         Self { client, objects, stop, requests: OnceLock::new(), held: Mutex::default() }
     }
 
-    /// The projection's credential; asks for it, and for its renewal, as needed.
+    /// Returns the projection's credential; requests it and its renewal as needed.
     pub async fn get(
         &self,
         pod: &Pod,
@@ -111,12 +111,12 @@ impl PodCertificates {
         answer(held, now)
     }
 
-    /// The pod is gone.
+    /// Forgets the credentials of a pod that is gone.
     pub fn forget(&self, pod_uid: &str) {
         self.lock().retain(|slot, _| slot.pod_uid != pod_uid);
     }
 
-    /// Looks whether the signer has answered.
+    /// Checks whether the signer has answered.
     fn take_answer(&self, pod: &Pod, held: &mut Held, now: Timestamp) {
         let Some(asked) = &held.asked else { return };
         let requests = self.requests(pod);
@@ -188,7 +188,7 @@ impl PodCertificates {
         Ok(Asked { key, request: ObjectKey::new(pod.namespace(), made.name()), lost_at })
     }
 
-    /// The requests of this node's pods, watched from the first one on.
+    /// Returns the reflector of this node's requests, which is started at the first call.
     fn requests(&self, pod: &Pod) -> &Arc<Reflector> {
         self.requests.get_or_init(|| {
             let node = pod.spec.as_ref().and_then(|s| s.node_name.clone()).unwrap_or_default();
@@ -204,7 +204,7 @@ impl PodCertificates {
                 let (Change::Added(object) | Change::Updated { new: object, .. } | Change::Deleted(object)) =
                     change;
                 if let Ok(request) = object.typed::<PodCertificateRequest>() {
-                    objects.tell(&request.spec.pod_uid);
+                    objects.notify(&request.spec.pod_uid);
                 }
             };
             reflector.add_handler(&self.stop, Arc::new(handler));
@@ -229,7 +229,7 @@ fn answer(held: Held, now: Timestamp) -> Result<Credential> {
 
 type Verdict = std::result::Result<(Vec<u8>, Timestamp), String>;
 
-/// The chain and when to renew it, or the refusal's text; `None` while the signer has not decided.
+/// Returns the chain and when to renew it, or the text of the refusal; `None` while the signer has not decided.
 fn verdict(request: &PodCertificateRequest) -> Option<Verdict> {
     let status = request.status.as_ref()?;
     for condition in status.conditions.iter().flatten() {
@@ -250,7 +250,7 @@ fn verdict(request: &PodCertificateRequest) -> Option<Verdict> {
     None
 }
 
-/// A new key in PEM, and an empty certificate request that proves its possession.
+/// Returns a new key as PEM, and an empty certificate request that proves its possession.
 fn key_and_stub(key_type: &str) -> Result<(Vec<u8>, Vec<u8>)> {
     let algorithm: &'static SignatureAlgorithm = match key_type {
         "ECDSAP256" => &rcgen::PKCS_ECDSA_P256_SHA256,

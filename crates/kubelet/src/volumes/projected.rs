@@ -1,4 +1,4 @@
-//! `projected`: ConfigMaps, Secrets, fields of the pod and service account tokens in one folder.
+//! `projected` volumes: ConfigMaps, Secrets, fields of the pod, tokens and certificates in one folder.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::plugin::{Ready, SetUp, VolumePlugin};
 use super::pod_certificates::Place;
 use knarr_api::kind::Kind;
 
-/// The mode of a token that only its owner, or the pod's group, may read.
+/// The mode of a token: only its owner, or the pod's group, may read it.
 const PRIVATE_MODE: u32 = 0o600;
 
 pub struct ProjectedPlugin;
@@ -168,7 +168,7 @@ async fn from_pod_certificate(
     Ok((files, credential.renew_after))
 }
 
-/// A file that belongs to the user of the pod's containers alone, where that is one user, or to the pod's group.
+/// Returns a file that belongs to the user of the pod's containers, if all run as one user, or to the pod's group.
 fn private(task: &SetUp<'_>, data: impl Into<Bytes>, mode: i32) -> FileProjection {
     let uid = common_user(task.pod);
     let private = uid.is_some() || task.fs_group().is_some();
@@ -176,7 +176,7 @@ fn private(task: &SetUp<'_>, data: impl Into<Bytes>, mode: i32) -> FileProjectio
     FileProjection { data: data.into(), mode, uid }
 }
 
-/// The user that all containers run as, if the pod says so for each of them.
+/// Returns the user that all containers run as, if the spec sets the same one for each.
 fn common_user(pod: &Pod) -> Option<u32> {
     let spec = pod.spec.as_ref()?;
     let of_pod = spec.security_context.as_ref().and_then(|c| c.run_as_user);

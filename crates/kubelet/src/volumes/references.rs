@@ -11,7 +11,7 @@ pub enum Reference {
     Secret(String),
 }
 
-/// Everything that the pod's volumes, environment variables and pulls need.
+/// Returns all objects that the pod's volumes, environment variables and image pulls need.
 pub fn of_pod(pod: &Pod) -> BTreeSet<Reference> {
     let mut found = BTreeSet::new();
     let Some(spec) = &pod.spec else { return found };

@@ -1,4 +1,4 @@
-//! `secret`: the keys of a Secret as files, in memory.
+//! `secret` volumes: the keys of a Secret as files, in memory.
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Secret, Volume};

@@ -1,7 +1,7 @@
-//! `subPath`: a file or folder inside a volume, fixed for one container so that nobody can swap it for a link.
+//! `subPath`: a file or folder inside a volume, pinned for one container so that it cannot be replaced by a link.
 //!
-//! The path is opened beneath the volume, and what was opened is bound to a place of its own. A container that mounts
-//! that place cannot be led astray by links that another container puts into the volume meanwhile.
+//! The path is opened beneath the volume, and the opened file is bind mounted to a path of its own. Links that
+//! another container puts into the volume meanwhile do not affect a container that mounts this path.
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,21 +14,21 @@ use super::error::{Error, Result};
 use super::mounts;
 use crate::config::PodDirs;
 
-/// As the runtime has it for paths in a container's root.
+/// The same limit as the runtime's for paths in a container's root.
 const MAX_RETRIES: u32 = 64;
 
-/// Which mount of which container.
+/// Identifies one mount of one container.
 #[derive(Debug, Clone, Copy)]
 pub struct SubPath<'a> {
     pub pod_uid: &'a str,
     pub volume: &'a str,
     pub container: &'a str,
-    /// The mount's place in the container's list.
+    /// The index of the mount in the container's list.
     pub index: usize,
 }
 
-/// Makes `sub_path` of the volume at `volume_path` ready for one mount of one container and gives the path to mount.
-/// Missing folders are made. Undone by the pod's unmount. May be repeated.
+/// Prepares `sub_path` of the volume at `volume_path` for one mount of one container, and returns the path to
+/// mount. Creates missing folders. The pod's unmount undoes it. Idempotent.
 pub fn prepare(dirs: &PodDirs, mount: SubPath<'_>, volume_path: &Path, sub_path: &str) -> Result<PathBuf> {
     let relative = checked(sub_path)?;
     let inside = open_beneath(volume_path, &relative)?;
@@ -60,13 +60,13 @@ fn beneath(flags: OFlag) -> OpenHow {
         .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS)
 }
 
-/// Opens what `path` names beneath the folder. openat2 answers EAGAIN while a rename elsewhere on the machine makes a
-/// `..` of a link unsafe to follow; it may be asked again, and containers can rename for ever.
+/// Opens `path` beneath the folder. openat2 fails with EAGAIN while a rename elsewhere on the machine makes
+/// following a `..` unsafe; the call may be repeated, but containers can rename forever.
 fn open_again(root: &OwnedFd, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
     again(|| openat2(root, path, beneath(flags)))
 }
 
-/// Repeats what failed with EAGAIN, a bounded number of times.
+/// Repeats calls that fail with EAGAIN, a bounded number of times.
 fn again<T>(mut attempt: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
     for _ in 0..MAX_RETRIES {
         match attempt() {
@@ -77,7 +77,7 @@ fn again<T>(mut attempt: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
     Err(nix::Error::EAGAIN)
 }
 
-/// Opens the path without ever leaving the volume; links inside the volume are followed.
+/// Opens the path without leaving the volume; links inside the volume are followed.
 fn open_beneath(volume: &Path, relative: &Path) -> Result<OwnedFd> {
     let fault = |errno: nix::Error| Error::file("open", &volume.join(relative))(errno.into());
     let root = open(volume, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(fault)?;
@@ -109,7 +109,7 @@ fn open_beneath(volume: &Path, relative: &Path) -> Result<OwnedFd> {
     open_again(&root, &so_far, OFlag::O_PATH).map_err(fault)
 }
 
-/// An empty folder or file to mount on; what an earlier container had mounted there goes.
+/// Creates an empty file or folder to mount on; unmounts what an earlier container had mounted there.
 fn make_target(target: &Path, is_dir: bool) -> Result<()> {
     mounts::unmount(target)?;
     if let Ok(meta) = fs::symlink_metadata(target) {
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(fails(nix::Error::ENOENT), (Err(nix::Error::ENOENT), 1));
     }
 
-    /// Whoever renames all the time, as a container may, keeps no other pod from its subPath.
+    /// A container that renames files all the time does not keep another pod from its subPath.
     #[test]
     fn a_path_through_links_opens_while_others_rename() {
         use std::sync::atomic::{AtomicBool, Ordering};

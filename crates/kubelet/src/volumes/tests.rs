@@ -1,4 +1,4 @@
-//! Volumes end to end: a fake API server, real files and mounts in a private mount namespace.
+//! Volumes end to end: a fake API server, with real files and mounts in a private mount namespace.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -81,7 +81,7 @@ fn typed<K: Kind>(value: Value) -> K {
     K::decode(value.to_string().as_bytes()).unwrap()
 }
 
-/// A pod whose one container mounts all of its volumes.
+/// A pod with one container that mounts all of its volumes.
 fn pod(volumes: Value, context: Value) -> Pod {
     let mounts: Vec<Value> = volumes
         .as_array()
@@ -150,7 +150,7 @@ async fn a_config_map_is_written_swapped_and_removed() {
     manager.mount(&pod).await.unwrap();
     assert_eq!(fs::read_link(dir.join("..data")).unwrap(), before);
 
-    // The running pod sees a change without being told, and lost keys go.
+    // The running pod sees a change without another sync, and removed keys disappear.
     lab.api.edit::<ConfigMap>("shop", "web", |c| {
         c.data = Some([("a".to_owned(), "new".to_owned()), ("c".to_owned(), "3".to_owned())].into());
     });
@@ -164,7 +164,7 @@ async fn a_config_map_is_written_swapped_and_removed() {
     })
     .await;
 
-    // A second manager (a restart) finds everything as it should be.
+    // A second manager, as after a restart, finds all volumes up to date.
     let again = lab.manager();
     let before = fs::read_link(dir.join("..data")).unwrap();
     again.mount(&pod).await.unwrap();
@@ -271,7 +271,7 @@ async fn claims_lead_to_their_volume() {
     assert!(path.join("kept").exists());
 }
 
-/// Runs a test on a thread of its own whose mounts nobody else sees.
+/// Runs a test on a thread of its own, whose mounts no other thread sees.
 fn in_private_mount_namespace(test: impl Future<Output = ()> + Send + 'static) {
     assert!(is_root(), "this test mounts file systems and must run as root");
     let thread = std::thread::spawn(|| {
@@ -279,7 +279,7 @@ fn in_private_mount_namespace(test: impl Future<Output = ()> + Send + 'static) {
         use nix::sched::{CloneFlags, unshare};
         unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_FS).unwrap();
         mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
-        // Threads started by this one are in its namespace.
+        // Threads that this one starts are in its namespace.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(test);
     });
@@ -289,7 +289,7 @@ fn in_private_mount_namespace(test: impl Future<Output = ()> + Send + 'static) {
 }
 
 fn own_mounts_below(dir: &Path) -> Vec<String> {
-    // /proc/self is the main thread's view; this thread has a namespace of its own.
+    // /proc/self shows the namespace of the main thread; this thread has one of its own.
     let mountinfo = fs::read("/proc/thread-self/mountinfo").unwrap();
     let found = mounts::parse(&mountinfo).into_iter().filter(|m| m.path.starts_with(dir));
     found.map(|m| m.fs_type).collect()

@@ -1,4 +1,5 @@
-//! Service account tokens for pods: asked for through TokenRequest, kept, and renewed at four fifths of their life.
+//! Service account tokens for pods: requested through TokenRequest, cached, and renewed at four fifths of their
+//! life.
 //!
 //! Source: `k8s.io/kubernetes/pkg/kubelet/token`.
 
@@ -15,15 +16,15 @@ use knarr_client::Client;
 
 use super::error::{Error, Result};
 
-/// The life of a token that is not asked for with another one.
+/// The lifetime, in seconds, of tokens for which none is requested.
 const DEFAULT_SECONDS: i64 = 3600;
 /// Tokens are renewed at this age at the latest.
 const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 const MAX_JITTER: Duration = Duration::from_secs(10);
-/// How soon a failed renewal is tried again while the old token holds.
+/// The pause before a failed renewal is tried again while the old token is valid.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// A token as a volume needs it.
+/// A token, with what a volume needs to know of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
     pub token: String,
@@ -52,14 +53,14 @@ impl Held {
     }
 }
 
-/// The tokens of all pods here.
+/// The tokens of all pods of this node.
 pub struct Tokens {
     client: Client,
     clock: Arc<dyn Clock>,
     held: Mutex<BTreeMap<Key, Held>>,
 }
 
-/// When a token is to be renewed.
+/// Returns when a token is to be renewed.
 fn renew_at(expires: Timestamp, life: Duration, jitter: Duration) -> Timestamp {
     let back = |t: Timestamp, by: Duration| t.checked_sub(by).unwrap_or(Timestamp::MIN);
     let issued = back(expires, life);
@@ -77,7 +78,7 @@ impl Tokens {
         Self { client, clock, held: Mutex::default() }
     }
 
-    /// A token of the pod's service account, bound to the pod.
+    /// Returns a token of the pod's service account that is bound to the pod.
     pub async fn get(&self, pod: &Pod, audience: Option<&str>, seconds: Option<i64>) -> Result<Token> {
         let account = pod.spec.as_ref().and_then(|s| s.service_account_name.as_deref());
         let key = Key {
@@ -161,7 +162,7 @@ mod tests {
         let table = [
             (hour, Duration::ZERO, 2880),
             (hour, Duration::from_secs(10), 2870),
-            // A year: at an age of a day.
+            // A token that is valid for a year is renewed at the age of a day.
             (hour * 24 * 365, Duration::ZERO, 24 * 3600),
             (hour * 24 * 365, Duration::from_secs(10), 24 * 3600 - 10),
         ];

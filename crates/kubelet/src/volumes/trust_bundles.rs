@@ -1,4 +1,4 @@
-//! Trust anchors for pods, from ClusterTrustBundles: watched from the first pod on that projects some.
+//! Trust anchors for pods, from ClusterTrustBundles: these are watched once a pod projects some.
 //!
 //! Source: KEP-3257; `k8s.io/kubernetes/pkg/kubelet/clustertrustbundle`.
 
@@ -23,13 +23,13 @@ use super::object_source::ObjectSource;
 
 /// How long a read waits for the first list.
 const SYNC_WAIT: Duration = Duration::from_secs(2);
-/// Columns of PEM text.
+/// The line length of PEM text.
 const LINE: usize = 64;
 
-/// The cluster's trust bundles, as the pods of this node need them.
+/// The cluster's trust bundles for the pods of this node.
 pub struct TrustBundles {
     client: Client,
-    /// Hears which pods have to be brought up to date.
+    /// Notified of the pods that need a refresh.
     objects: Arc<ObjectSource>,
     stop: CancellationToken,
     watched: OnceLock<Arc<Reflector>>,
@@ -41,7 +41,7 @@ impl TrustBundles {
         Self { client, objects, stop, watched: OnceLock::new(), users: Arc::default() }
     }
 
-    /// The anchors of one bundle.
+    /// Returns the anchors of one bundle.
     pub async fn by_name(&self, pod_uid: &str, name: &str, optional: bool) -> Result<Vec<u8>> {
         let bundles = self.synced(pod_uid).await?;
         let Some(object) = bundles.store().get(&ObjectKey::new("", name)) else {
@@ -54,7 +54,8 @@ impl TrustBundles {
         Ok(anchors([bundle.spec.trust_bundle.as_str()]))
     }
 
-    /// The anchors of all of a signer's bundles that have the labels, each once. No selector selects nothing.
+    /// Returns the anchors of all bundles of a signer that match the selector, without duplicates. Without a
+    /// selector none match.
     pub async fn by_signer(
         &self,
         pod_uid: &str,
@@ -80,7 +81,7 @@ impl TrustBundles {
         Ok(anchors(chosen.iter().map(|bundle| bundle.spec.trust_bundle.as_str())))
     }
 
-    /// The pod is gone.
+    /// Forgets a pod that is gone: it gets no more notifications.
     pub fn forget(&self, pod_uid: &str) {
         lock(&self.users).remove(pod_uid);
     }
@@ -104,7 +105,7 @@ impl TrustBundles {
         let resource = ClusterTrustBundle::RESOURCE;
         let reflector = Arc::new(Reflector::new(resource, ListOptions::default(), transport, clock));
         let (users, objects) = (Arc::clone(&self.users), Arc::clone(&self.objects));
-        let handler = move |_: &Change| lock(&users).iter().for_each(|uid| objects.tell(uid));
+        let handler = move |_: &Change| lock(&users).iter().for_each(|uid| objects.notify(uid));
         reflector.add_handler(&self.stop, Arc::new(handler));
         reflector::spawn(&reflector, self.objects.supervisor(), "trust-bundles", self.stop.clone());
         reflector
@@ -115,7 +116,7 @@ fn lock(users: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {
     users.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Every certificate once, in an order that does not depend on that of the bundles.
+/// Returns each certificate once, in an order that does not depend on the order of the bundles.
 fn anchors<'a>(bundles: impl IntoIterator<Item = &'a str>) -> Vec<u8> {
     let mut all = BTreeSet::new();
     for bundle in bundles {
@@ -126,7 +127,7 @@ fn anchors<'a>(bundles: impl IntoIterator<Item = &'a str>) -> Vec<u8> {
     encoded(all)
 }
 
-/// A chain of certificates without what may stand between them.
+/// Returns a chain of certificates without any text between them.
 pub(super) fn reencoded(chain: &str) -> Vec<u8> {
     encoded(CertificateDer::pem_slice_iter(chain.as_bytes()).flatten().map(|c| c.to_vec()))
 }

@@ -1,4 +1,4 @@
-//! How full the volumes behind claims are.
+//! Usage of the volumes behind claims.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use super::meter::Meter;
 use super::plugin::{Ready, blocking};
 use crate::volume_manager::{Room, VolumeUsage};
 
-/// How long a driver may take to say it.
+/// How long a driver may take to return statistics.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The name of the claim behind a volume.
+/// Returns the name of the claim behind a volume.
 pub fn claim_name(pod: &Pod, volume: &Volume) -> Option<String> {
     let named = volume.persistent_volume_claim.as_ref().map(|c| c.claim_name.clone());
     named.or_else(|| volume.ephemeral.is_some().then(|| format!("{}-{}", pod.name(), volume.name)))
 }
 
-/// What is known of one volume; `None` where nobody says.
+/// Returns the usage of one volume; `None` if it has no claim or cannot be measured.
 pub async fn of_volume(csi: &Csi, pod: &Pod, volume: &Volume, ready: &Ready) -> Option<VolumeUsage> {
     let claim = claim_name(pod, volume)?;
     let path = &ready.volume.host_path;

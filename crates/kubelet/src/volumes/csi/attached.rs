@@ -1,5 +1,5 @@
-//! Waiting until a volume is attached to this node: the controller says so in the node's status, and the attachment
-//! tells what the driver needs to know of it.
+//! Waits until a volume is attached to this node: the controller publishes that in the node's status, and the
+//! VolumeAttachment holds the driver's publish context.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::super::error::{Error, Result};
 use super::Csi;
 use super::identity::VolumeId;
 
-/// What is still in the way, by the node's status: first it says that the volume is in use, then that it is attached.
+/// Returns what is still missing in the node's status: first the volume is listed as in use, then as attached.
 fn missing(node: Option<&Node>, name: &str) -> Option<&'static str> {
     let status = node.and_then(|n| n.status.as_ref());
     let in_use = status.and_then(|s| s.volumes_in_use.as_ref());
@@ -26,7 +26,7 @@ fn missing(node: Option<&Node>, name: &str) -> Option<&'static str> {
 }
 
 impl Csi {
-    /// What the attachment tells the driver. An error that is [`Error::Waiting`] passes by itself.
+    /// Returns the attachment's metadata for the driver. An [`Error::Waiting`] resolves without action.
     pub(super) async fn publish_context(
         &self,
         pod_uid: &str,
@@ -34,7 +34,7 @@ impl Csi {
         volume: &VolumeId,
     ) -> Result<BTreeMap<String, String>> {
         let name = volume.unique_name();
-        // Before the look, so that no change falls in between.
+        // Registered before the check, so that no change is missed in between.
         self.wait(pod_uid);
         if let Some(why) = missing(self.node.lister().get("", &self.node_name).as_deref(), &name) {
             return Err(Error::Waiting(format!("{name}: {why}")));
@@ -73,11 +73,11 @@ mod tests {
             serde_json::from_value(json!({"metadata": {"name": "n"}, "status": status})).unwrap()
         };
         let name = "kubernetes.io/csi/d^h";
-        let told = |status| missing(Some(&node(status)), name);
+        let missing_in = |status| missing(Some(&node(status)), name);
         assert!(missing(None, name).unwrap().contains("VolumesInUse"));
         let attached = json!([{"name": name, "devicePath": ""}]);
-        assert!(told(json!({"volumesAttached": attached})).unwrap().contains("VolumesInUse"));
-        assert!(told(json!({"volumesInUse": [name]})).unwrap().contains("not attached"));
-        assert_eq!(told(json!({"volumesInUse": [name], "volumesAttached": attached})), None);
+        assert!(missing_in(json!({"volumesAttached": attached})).unwrap().contains("VolumesInUse"));
+        assert!(missing_in(json!({"volumesInUse": [name]})).unwrap().contains("not attached"));
+        assert_eq!(missing_in(json!({"volumesInUse": [name], "volumesAttached": attached})), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Letting the file system of a volume grow that has grown itself.
+//! Expands the file system of a volume after the volume has grown.
 //!
 //! Source: `k8s.io/kubernetes/pkg/volume/util/operationexecutor`, KEP-1790.
 
@@ -23,7 +23,7 @@ use crate::csi::messages::{CapacityRange, NodeExpandVolumeRequest};
 const STORAGE: &str = "storage";
 const INFEASIBLE: &str = "NodeResizeInfeasible";
 
-/// The size that the file system is to have; `None` where nothing is to be done.
+/// Returns the size that the file system should get; `None` if it needs no expansion.
 fn due(claimed: &Claimed<'_>) -> Option<ApiQuantity> {
     let size = claimed.volume.spec.as_ref()?.capacity.as_ref()?.get(STORAGE)?;
     let status = claimed.claim.status.as_ref()?;
@@ -33,7 +33,7 @@ fn due(claimed: &Claimed<'_>) -> Option<ApiQuantity> {
     (grown && !claimed.read_only && refused.is_none_or(|s| s != INFEASIBLE)).then(|| size.clone())
 }
 
-/// The patch of the claim's status once the file system has the size.
+/// Returns the patch of the claim's status after the expansion.
 fn finished(claim: &PersistentVolumeClaim, size: &ApiQuantity) -> Value {
     let status = claim.status.as_ref();
     let mut patch = json!({"capacity": {STORAGE: size}});
@@ -76,7 +76,7 @@ impl Csi {
                     let patch = json!({"status": {"allocatedResourceStatuses": {STORAGE: INFEASIBLE}}});
                     self.patch_claim(claimed, patch).await?;
                 }
-                // A volume in use keeps its size until nobody uses it; others are tried again.
+                // A volume in use keeps its size until no pod uses it; other errors are retried.
                 return if error.code() == Code::FAILED_PRECONDITION {
                     Ok(())
                 } else {

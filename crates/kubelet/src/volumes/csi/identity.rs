@@ -1,4 +1,4 @@
-//! The names of CSI volumes: in node status, as attachments, and as folders.
+//! The names of CSI volumes: in the node's status, of attachments, and of folders.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use crate::config::PodDirs;
 
-/// A volume as its driver knows it.
+/// The driver and the handle that identify a volume.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VolumeId {
     pub driver: String,
@@ -18,17 +18,17 @@ impl VolumeId {
         Self { driver: driver.to_owned(), handle: handle.to_owned() }
     }
 
-    /// As `volumesInUse` and `volumesAttached` of a node name it.
+    /// Returns the name in `volumesInUse` and `volumesAttached` of a node's status.
     pub fn unique_name(&self) -> String {
         format!("kubernetes.io/csi/{}^{}", self.driver, self.handle)
     }
 
-    /// The VolumeAttachment to a node.
+    /// Returns the name of the VolumeAttachment for a node.
     pub fn attachment_name(&self, node: &str) -> String {
         format!("csi-{}", hex(&[&self.handle, &self.driver, node]))
     }
 
-    /// The folder of the volume's own record; it is staged in `globalmount` below.
+    /// Returns the folder of the record of a staged volume; the volume is staged in `globalmount` below it.
     pub fn device_dir(&self, dirs: &PodDirs) -> PathBuf {
         csi_dir(dirs).join(&self.driver).join(hex(&[&self.handle]))
     }
@@ -37,19 +37,19 @@ impl VolumeId {
         self.device_dir(dirs).join("globalmount")
     }
 
-    /// Names become parts of paths.
+    /// Whether the driver's name is safe as a part of paths, and the handle is not empty.
     pub fn is_safe(&self) -> bool {
         let plain = !self.driver.is_empty() && self.driver != "." && self.driver != "..";
         plain && !self.driver.contains(['/', '\0']) && !self.handle.is_empty()
     }
 }
 
-/// Where drivers' volumes are staged.
+/// Returns the folder below which drivers stage volumes.
 pub fn csi_dir(dirs: &PodDirs) -> PathBuf {
     dirs.root().join("plugins/kubernetes.io/csi")
 }
 
-/// What an inline volume is called, which has no handle of its own.
+/// Returns the generated handle of an inline volume.
 pub fn inline_handle(pod_uid: &str, volume: &str) -> String {
     format!("csi-{}", hex(&[pod_uid, volume]))
 }
@@ -68,7 +68,7 @@ mod tests {
     fn names() {
         let volume = VolumeId::new("d", "h");
         assert_eq!(volume.unique_name(), "kubernetes.io/csi/d^h");
-        // sha256 of "hdn".
+        // The SHA-256 of "hdn".
         let name = volume.attachment_name("n");
         assert_eq!((name.len(), &name[..4]), (68, "csi-"));
         assert_eq!(name[4..], hex(&["hdn"]));

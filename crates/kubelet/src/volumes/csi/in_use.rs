@@ -1,5 +1,5 @@
-//! Which attachable volumes this node uses: `volumesInUse` of its status, before which nothing is mounted and after
-//! which nothing is detached.
+//! The attachable volumes that this node uses: `volumesInUse` of its status. A volume is mounted only after it is
+//! listed there, and detached only after it is removed from there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -10,34 +10,34 @@ use super::identity::VolumeId;
 
 #[derive(Default)]
 struct State {
-    /// What pods have or want, by their uids.
+    /// The volumes that pods have or want, by the pods' uids.
     wanted: BTreeMap<String, BTreeSet<VolumeId>>,
-    /// What is staged here.
+    /// The volumes that are staged on this node.
     staged: BTreeSet<VolumeId>,
 }
 
 /// The volumes of this node's pods.
 pub struct InUse {
     state: Mutex<State>,
-    told: watch::Sender<Option<BTreeSet<String>>>,
+    published: watch::Sender<Option<BTreeSet<String>>>,
 }
 
 impl InUse {
-    /// `wanted` and `staged` are what an earlier run has left.
+    /// Starts with the volumes that an earlier run has left.
     pub fn new(wanted: BTreeMap<String, BTreeSet<VolumeId>>, staged: BTreeSet<VolumeId>) -> Self {
-        Self { state: Mutex::new(State { wanted, staged }), told: watch::Sender::new(None) }
+        Self { state: Mutex::new(State { wanted, staged }), published: watch::Sender::new(None) }
     }
 
     /// The names for the node's status; `None` until it is known which volumes are attachable.
     pub fn names(&self) -> watch::Receiver<Option<BTreeSet<String>>> {
-        self.told.subscribe()
+        self.published.subscribe()
     }
 
     pub fn want(&self, pod_uid: &str, volume: &VolumeId) {
         self.lock().wanted.entry(pod_uid.to_owned()).or_default().insert(volume.clone());
     }
 
-    /// The pod has nothing any more.
+    /// Removes all volumes of the pod.
     pub fn forget(&self, pod_uid: &str) {
         self.lock().wanted.remove(pod_uid);
     }
@@ -59,17 +59,17 @@ impl InUse {
         self.lock().staged.remove(volume);
     }
 
-    /// Tells what is in use now, of those that `attachable` says yes to.
-    pub fn tell(&self, attachable: impl Fn(&VolumeId) -> bool) {
+    /// Publishes the names of the volumes in use for which `attachable` returns true.
+    pub fn publish(&self, attachable: impl Fn(&VolumeId) -> bool) {
         let names = {
             let state = self.lock();
             let all = state.wanted.values().flatten().chain(&state.staged);
             all.filter(|v| attachable(v)).map(VolumeId::unique_name).collect()
         };
-        self.told.send_if_modified(|told| {
+        self.published.send_if_modified(|known| {
             let new = Some(names);
-            let news = *told != new;
-            *told = new;
+            let news = *known != new;
+            *known = new;
             news
         });
     }
@@ -89,19 +89,19 @@ mod tests {
         let in_use = InUse::new([("left".to_owned(), [a.clone()].into())].into(), [a.clone()].into());
         let names = in_use.names();
         assert_eq!(*names.borrow(), None);
-        let tell = || {
-            in_use.tell(|v| v.driver == "d");
+        let publish = || {
+            in_use.publish(|v| v.driver == "d");
             names.borrow().clone().unwrap().len()
         };
-        assert_eq!(tell(), 1);
+        assert_eq!(publish(), 1);
         in_use.want("p", &a);
         in_use.want("p", &b);
         assert!(in_use.is_wanted_by_others("p", &a) && !in_use.is_wanted_by_others("p", &b));
         in_use.forget("left");
         in_use.unstage(&a);
-        assert_eq!(tell(), 1);
+        assert_eq!(publish(), 1);
         assert_eq!(in_use.wanted_by("p"), [a, b].into());
         in_use.forget("p");
-        assert_eq!(tell(), 0);
+        assert_eq!(publish(), 0);
     }
 }

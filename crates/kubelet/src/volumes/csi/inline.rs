@@ -1,4 +1,4 @@
-//! `csi` volumes written into pods: published straight away, without claim, attachment or staging.
+//! Inline `csi` volumes of pods: published at once, without claim, attachment or staging.
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Volume;
@@ -27,7 +27,7 @@ impl VolumePlugin for InlinePlugin {
         };
         let csi = &task.host.csi;
         let pod_uid = task.pod.metadata.uid.as_deref().unwrap_or("");
-        // Before the look, so that no registration falls in between.
+        // Registered before the check, so that no registration of a driver is missed in between.
         csi.wait(pod_uid);
         let client = csi.drivers().client(&source.driver).map_err(|e| {
             Error::failed(format!("kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: {e}"))

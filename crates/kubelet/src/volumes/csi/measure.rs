@@ -1,4 +1,4 @@
-//! How full a volume is, by its driver.
+//! Usage of a volume as its driver reports it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::volume_manager::Room;
 const BYTES: i32 = 1;
 const INODES: i32 = 2;
 
-/// A volume whose driver tells how full it is.
+/// A volume whose driver reports its usage.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
     pub(super) volume: VolumeId,
@@ -36,7 +36,7 @@ impl Csi {
         self.client.clock()
     }
 
-    /// Bytes and inodes.
+    /// Returns the usage in bytes and in inodes.
     pub(in crate::volumes) async fn measure(&self, what: &Measured, path: &Path) -> Result<(Room, Room)> {
         let client = self.drivers.client(&what.volume.driver).map_err(Error::failed)?;
         let request = NodeGetVolumeStatsRequest {

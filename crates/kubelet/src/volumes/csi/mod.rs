@@ -1,7 +1,7 @@
-//! Volumes of CSI drivers: persistent ones behind claims, and inline ones.
+//! CSI volumes: persistent ones behind claims, and inline ones.
 //!
-//! What was done is found again on disk ([`record`]): a volume is published below its pod's folder, and before that
-//! staged in a folder of its own, which the last pod's end takes away.
+//! The state is read back from disk ([`record`]): a volume is published below its pod's folder. Before that it is
+//! staged in a folder of its own, which is removed when the last pod that uses the volume has ended.
 
 mod attached;
 mod expand;
@@ -39,12 +39,12 @@ pub use inline::InlinePlugin;
 pub use measure::Measured;
 pub(super) use persistent::{Claimed, set_up as set_up_claimed};
 
-/// How long the first list of the CSIDrivers may take.
+/// How long to wait for the first list of CSIDrivers.
 const SYNC_WAIT: Duration = Duration::from_secs(10);
-/// How often a published volume is looked at again, where its driver asks for that or can let it grow.
+/// How often a published volume is processed again, if its driver requires republishing or can expand it.
 const RENEW: Duration = Duration::from_secs(60);
 
-/// What the CSI volumes of this node share.
+/// The shared state of all CSI volumes of this node.
 pub struct Csi {
     drivers: Arc<Drivers>,
     client: Client,
@@ -54,18 +54,18 @@ pub struct Csi {
     csi_drivers: Informer<CSIDriver>,
     node: Informer<Node>,
     in_use: InUse,
-    /// What this run has staged.
+    /// The volumes that this run has staged.
     devices: Mutex<BTreeSet<VolumeId>>,
-    /// One thing at a time is done with a volume.
+    /// One lock per volume: only one operation on a volume runs at a time.
     busy: Mutex<BTreeMap<VolumeId, Arc<tokio::sync::Mutex<()>>>>,
-    /// What is done with volumes, of all plugins.
+    /// The durations of volume operations, of all plugins.
     operations: Arc<Operations>,
-    /// Pods that can go on once a driver or an attachment is there.
+    /// Pods that wait for a driver or an attachment.
     waiting: Mutex<BTreeSet<String>>,
 }
 
 impl Csi {
-    /// Takes up what an earlier run has left below `dirs`. Works until `stop`.
+    /// Loads the state that an earlier run has left below `dirs`, and runs until `stop` is cancelled.
     pub fn new(
         informers: &Informers,
         node_name: &str,
@@ -101,7 +101,7 @@ impl Csi {
         let weak = Arc::downgrade(&csi);
         csi.csi_drivers.add_handler(move |_| {
             if let Some(csi) = weak.upgrade().filter(|csi| csi.csi_drivers.has_synced()) {
-                csi.tell();
+                csi.publish_in_use();
                 csi.wake();
             }
         });
@@ -112,7 +112,7 @@ impl Csi {
         csi
     }
 
-    /// `volumesInUse` of the node's status; `None` until it is known.
+    /// The names for `volumesInUse` of the node's status; `None` until they are known.
     pub fn in_use(&self) -> watch::Receiver<Option<BTreeSet<String>>> {
         self.in_use.names()
     }
@@ -131,8 +131,8 @@ impl Csi {
             () = stop.cancelled() => return,
             synced = self.csi_drivers.wait_synced() => if !synced { return },
         }
-        self.tell();
-        // Nobody listened before.
+        self.publish_in_use();
+        // Pods that began to wait earlier were not notified.
         self.wake();
         loop {
             let driver = tokio::select! {
@@ -150,35 +150,35 @@ impl Csi {
         }
     }
 
-    /// Notes that the pod can go on only after news.
+    /// Records that the pod waits for a driver or an attachment.
     fn wait(&self, pod_uid: &str) {
         lock(&self.waiting).insert(pod_uid.to_owned());
     }
 
-    /// The pod has all that it waited for.
+    /// Records that the pod does not wait any more.
     pub(super) fn ready(&self, pod_uid: &str) {
         lock(&self.waiting).remove(pod_uid);
     }
 
-    /// Has the pods that wait look again.
+    /// Notifies the pods that wait.
     fn wake(&self) {
         for uid in std::mem::take(&mut *lock(&self.waiting)) {
-            self.objects.tell(&uid);
+            self.objects.notify(&uid);
         }
     }
 
-    /// Tells the node's status what is in use.
-    fn tell(&self) {
+    /// Publishes the volumes in use for the node's status.
+    fn publish_in_use(&self) {
         if self.csi_drivers.has_synced() {
             let drivers = self.csi_drivers.lister();
             let attachable = |v: &VolumeId| {
                 drivers.get("", &v.driver).is_none_or(|driver| driver.spec.attach_required != Some(false))
             };
-            self.in_use.tell(attachable);
+            self.in_use.publish(attachable);
         }
     }
 
-    /// What the driver's CSIDriver says.
+    /// Returns the policy in the driver's CSIDriver object.
     async fn policy(&self, driver: &str) -> Result<Policy> {
         let synced = tokio::select! {
             synced = self.csi_drivers.wait_synced() => synced,
@@ -190,7 +190,7 @@ impl Csi {
         Ok(Policy::of(self.csi_drivers.lister().get("", driver).as_deref()))
     }
 
-    /// Alone with a volume for as long as the answer is held.
+    /// Locks the volume as long as the returned guard is held.
     async fn alone_with(&self, volume: &VolumeId) -> tokio::sync::OwnedMutexGuard<()> {
         let mutex = {
             let mut busy = lock(&self.busy);
@@ -218,7 +218,7 @@ fn volumes_changed(event: &Event<Node>) -> bool {
     }
 }
 
-/// The persistent volumes that pods have here, by the pods' uids.
+/// Reads the persistent volumes of pods from disk, by the pods' uids.
 fn published(dirs: &PodDirs) -> BTreeMap<String, BTreeSet<VolumeId>> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(dirs.pods()).into_iter().flatten().flatten() {
@@ -233,7 +233,7 @@ fn published(dirs: &PodDirs) -> BTreeMap<String, BTreeSet<VolumeId>> {
     found
 }
 
-/// The volumes that are staged here.
+/// Reads the staged volumes from disk.
 fn staged(dirs: &PodDirs) -> BTreeSet<VolumeId> {
     let drivers = std::fs::read_dir(csi_dir(dirs)).into_iter().flatten().flatten();
     drivers.flat_map(|driver| record::below(&driver.path())).map(|(_, record)| record.volume).collect()

@@ -1,4 +1,4 @@
-//! A persistent volume of a CSI driver: attached, staged on the node, published to the pod.
+//! Persistent volumes of CSI drivers: attached, staged on the node, and published to the pod.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,12 +20,12 @@ use super::{Csi, RENEW, lock};
 use crate::csi::is_final;
 use crate::csi::messages::NodeStageVolumeRequest;
 
-/// A claim's volume on its way to a pod.
+/// A claim and its volume, for a pod.
 pub(in crate::volumes) struct Claimed<'a> {
     pub claim: &'a PersistentVolumeClaim,
     pub volume: &'a PersistentVolume,
     pub source: &'a CSIPersistentVolumeSource,
-    /// The pod's own wish.
+    /// Whether the pod mounts the claim read-only.
     pub read_only: bool,
 }
 
@@ -44,18 +44,18 @@ impl Claimed<'_> {
         }
     }
 
-    /// The text of the event for a step that went wrong.
+    /// Returns the error of a failed step, with the text of upstream's event.
     pub fn failed(&self, step: &str, text: impl std::fmt::Display) -> Error {
         Error::Whole(format!("MountVolume.{step} failed for volume {:?} : {text}", self.volume.name()))
     }
 }
 
-/// The namespace and name of a secret.
+/// Returns the namespace and name of a secret.
 pub(super) fn place(secret: Option<&SecretReference>) -> Option<(String, String)> {
     secret.map(|s| (s.namespace.clone().unwrap_or_default(), s.name.clone().unwrap_or_default()))
 }
 
-/// Makes the volume ready for the pod. May be repeated.
+/// Makes the volume ready for the pod. Idempotent.
 pub(in crate::volumes) async fn set_up(task: &SetUp<'_>, claimed: &Claimed<'_>) -> Result<Ready> {
     let csi = &task.host.csi;
     let (pod_uid, volume) = (task.pod.uid(), claimed.id());
@@ -67,7 +67,7 @@ pub(in crate::volumes) async fn set_up(task: &SetUp<'_>, claimed: &Claimed<'_>) 
     };
     let policy = csi.policy(&volume.driver).await?;
     csi.in_use.want(pod_uid, &volume);
-    csi.tell();
+    csi.publish_in_use();
     let publish_context = match policy.attach_required {
         true => csi.publish_context(pod_uid, claimed.volume, &volume).await?,
         false => BTreeMap::new(),
@@ -108,7 +108,7 @@ pub(in crate::volumes) async fn set_up(task: &SetUp<'_>, claimed: &Claimed<'_>) 
 }
 
 impl Csi {
-    /// Stages the volume on the node, where the driver does that; answers where.
+    /// Stages the volume on the node if the driver supports it; returns the staging path.
     async fn stage(
         &self,
         task: &SetUp<'_>,
@@ -155,7 +155,7 @@ impl Csi {
             if is_final(&error) {
                 let mount = global.clone();
                 if let Err(error) = blocking(move || record::remove(&mount)).await {
-                    tracing::debug!(%error, "what a refused volume left cannot be removed");
+                    tracing::debug!(%error, "cannot clean up after a failed stage");
                 }
                 self.in_use.unstage(&volume);
             }

@@ -1,4 +1,4 @@
-//! Publishing a volume to a pod: the last step for persistent and for inline volumes.
+//! Publishes a volume to a pod: the last step for persistent and inline volumes.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::DirBuilderExt;
@@ -20,29 +20,29 @@ use crate::csi::{Capabilities, DriverClient, is_final};
 const DIR_MODE: u32 = 0o750;
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
-/// A volume as it is to be published.
+/// The parameters of a publication.
 pub(super) struct Publication {
     pub volume: VolumeId,
-    /// The PersistentVolume's name, or the inline volume's.
+    /// The name of the PersistentVolume, or of the inline volume in the pod.
     pub spec_name: String,
     pub ephemeral: bool,
     pub read_only: bool,
     pub form: Form,
     pub attributes: BTreeMap<String, String>,
     pub publish_context: BTreeMap<String, String>,
-    /// Namespace and name.
+    /// The namespace and name of the secret.
     pub secret: Option<(String, String)>,
     pub staged: Option<PathBuf>,
 }
 
-/// A driver that is registered, and what is known of it.
+/// A registered driver, with its capabilities and policy.
 pub(super) struct Driver<'a> {
     pub client: &'a DriverClient,
     pub can: &'a Capabilities,
     pub policy: &'a Policy,
 }
 
-/// Makes a folder and those above it.
+/// Creates a folder and its parents.
 pub(super) fn make_dir(path: &Path) -> Result<()> {
     std::fs::DirBuilder::new()
         .recursive(true)
@@ -52,8 +52,8 @@ pub(super) fn make_dir(path: &Path) -> Result<()> {
 }
 
 impl Csi {
-    /// Publishes the volume below the pod's folder; answers where. Errors are what follows `MountVolume.SetUp failed
-    /// for volume "x" : `.
+    /// Publishes the volume below the pod's folder; returns the path. Error texts follow upstream's prefix
+    /// `MountVolume.SetUp failed for volume "x" : `.
     pub(super) async fn publish(
         &self,
         task: &SetUp<'_>,
@@ -82,11 +82,11 @@ impl Csi {
         })
         .await?;
         if let Err(error) = driver.client.publish(&request).await {
-            // A pod that has the volume already keeps it.
+            // If the pod has the volume already, it keeps it.
             if is_final(&error) && !task.again {
                 let target = target.clone();
                 if let Err(error) = blocking(move || record::remove(&target)).await {
-                    tracing::debug!(%error, "what a refused volume left cannot be removed");
+                    tracing::debug!(%error, "cannot clean up after a failed publish");
                 }
             }
             return Err(Error::failed(error.to_string()));
@@ -131,7 +131,7 @@ impl Csi {
         })
     }
 
-    /// What a secret holds, as text.
+    /// Returns the data of a secret as text.
     pub(super) async fn secret(
         &self,
         namespace: &str,
@@ -147,7 +147,7 @@ impl Csi {
     }
 }
 
-/// The tokens that the driver asks for, as JSON by their audience.
+/// Returns the service account tokens that the driver requests, as JSON by audience.
 async fn tokens(task: &SetUp<'_>, policy: &Policy) -> Result<Option<String>> {
     if policy.token_requests.is_empty() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! What is written down beside a volume's folder, so that it can be taken down after a restart: `vol_data.json`.
+//! The record beside a volume's folder, from which it is unpublished after a restart: `vol_data.json`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,16 +10,17 @@ use super::super::mounts;
 use super::identity::VolumeId;
 
 const FILE: &str = "vol_data.json";
-/// No record is longer.
+/// The size above which a record is refused, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 const EPHEMERAL: &str = "Ephemeral";
 const PERSISTENT: &str = "Persistent";
 
-/// The record of a published or staged volume, in upstream's fields.
+/// The record of a published or staged volume, with upstream's fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     pub volume: VolumeId,
-    /// The PersistentVolume's name, or the inline volume's in its pod; none in the record of a staged volume.
+    /// The name of the PersistentVolume, or of the inline volume in its pod; `None` in the record of a staged
+    /// volume.
     pub spec_name: Option<String>,
     pub node_name: String,
     pub ephemeral: bool,
@@ -48,7 +49,7 @@ impl Record {
         fs::write(&path, text).map_err(Error::file("write", &path))
     }
 
-    /// The record in the folder, if there is one.
+    /// Reads the record in the folder, if one exists.
     pub fn load(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join(FILE);
         let meta = match fs::metadata(&path) {
@@ -77,8 +78,8 @@ impl Record {
     }
 }
 
-/// Removes a folder that a driver was given, the record beside it, and the record's folder; nothing while something
-/// is mounted there.
+/// Removes the folder that was given to a driver, the record beside it, and the record's folder. Does nothing
+/// while something is mounted there.
 pub fn remove(mount: &Path) -> Result<()> {
     if mounts::mounted_at(mount)?.is_some() {
         return Ok(());
@@ -87,7 +88,7 @@ pub fn remove(mount: &Path) -> Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::file("remove", path)(error)),
         _ => Ok(()),
     };
-    // A block volume's target is a file.
+    // The target of a block volume is a file.
     let removed = match fs::symlink_metadata(mount) {
         Ok(meta) if !meta.is_dir() => fs::remove_file(mount),
         _ => fs::remove_dir(mount),
@@ -99,7 +100,7 @@ pub fn remove(mount: &Path) -> Result<()> {
     gone(fs::remove_dir(folder), folder)
 }
 
-/// The records below `folder/*`, with their folders. Those that cannot be read are told in the log and left out.
+/// Returns the records in `folder/*`, with their folders. Records that cannot be read are logged and left out.
 pub fn below(folder: &Path) -> Vec<(PathBuf, Record)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let records = entries.filter_map(|entry| match Record::load(&entry.path()) {

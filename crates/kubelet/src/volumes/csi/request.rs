@@ -1,4 +1,4 @@
-//! What a driver is told of a volume and of the pod that wants it: pure functions.
+//! The parameters for a driver about a volume and its pod: pure functions.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use knarr_api::kind::Kind;
 use crate::csi::Capabilities;
 use crate::csi::messages::{AccessMode, AccessType, Empty, MountVolume, VolumeCapability};
 
-/// How a volume is mounted, whoever mounts it.
+/// How a volume is mounted, both when it is staged and when it is published.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Form {
     pub fs_type: String,
     pub mount_options: Vec<String>,
-    /// Kubernetes' access modes; the first counts. None means ReadWriteOnce.
+    /// The access modes of Kubernetes; the first one counts. `None` means ReadWriteOnce.
     pub access_modes: Option<Vec<String>>,
     pub block: bool,
 }
@@ -35,7 +35,7 @@ impl Form {
         VolumeCapability { access_type: Some(access_type), access_mode: Some(AccessMode { mode }) }
     }
 
-    /// Whether fsGroup is for us to apply, by the driver's policy.
+    /// Whether the kubelet applies fsGroup, by the driver's policy.
     pub fn applies_fs_group(&self, policy: &str, read_only: bool, inline: bool) -> bool {
         let once =
             |modes: &Vec<String>| modes.iter().any(|m| m == "ReadWriteOnce" || m == "ReadWriteOncePod");
@@ -48,16 +48,16 @@ impl Form {
     }
 }
 
-/// What pods' volumes need to know of a driver's CSIDriver object, if it has one.
+/// The fields of a driver's CSIDriver object that matter for pods' volumes, or their defaults without an object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
     pub attach_required: bool,
     pub pod_info: bool,
     pub requires_republish: bool,
     pub fs_group_policy: String,
-    /// `None` without an object: then volumes are persistent only.
+    /// `None` without a CSIDriver object: then only persistent volumes are supported.
     pub lifecycle_modes: Option<Vec<String>>,
-    /// Audience and life in seconds.
+    /// Audiences, each with a lifetime in seconds.
     pub token_requests: Vec<(String, Option<i64>)>,
     pub tokens_in_secrets: bool,
 }
@@ -79,8 +79,8 @@ impl Policy {
         }
     }
 
-    /// Where the driver finds the tokens of pods: among the secrets of a publication if its CSIDriver says so, as logs do
-    /// not show those, or else in the volume's attributes.
+    /// Returns the map in which the driver finds the tokens of pods: the secrets of the publish request, which are
+    /// not logged, if its CSIDriver asks for that, or else the volume's attributes.
     ///
     /// Source: `podServiceAccountTokenAttrs` of `k8s.io/kubernetes/pkg/volume/csi/csi_mounter.go`, KEP-5538.
     pub fn place_of_tokens<'a>(
@@ -91,7 +91,7 @@ impl Policy {
         if self.tokens_in_secrets { secrets } else { attributes }
     }
 
-    /// Why the driver does not serve volumes of this kind.
+    /// Returns an error if the driver does not support volumes of this lifecycle mode.
     pub fn check_mode(&self, driver: &str, mode: &str) -> Result<(), String> {
         match &self.lifecycle_modes {
             None if mode == "Persistent" => Ok(()),
@@ -110,7 +110,7 @@ impl Policy {
     }
 }
 
-/// What a driver with `podInfoOnMount` is told.
+/// Returns the pod's facts for a driver with `podInfoOnMount`.
 pub fn pod_info(pod: &Pod, ephemeral: bool) -> BTreeMap<String, String> {
     let account = pod.spec.as_ref().and_then(|s| s.service_account_name.clone()).unwrap_or_default();
     let facts = [

@@ -1,4 +1,4 @@
-//! Taking CSI volumes down: from the pod, and from the node once the last pod has gone.
+//! Removes CSI volumes from the pod, and from the node after the last pod has ended.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::record::{self, Record};
 use super::{Csi, Operation, csi_plugin, lock};
 
 impl Csi {
-    /// Unpublishes all that the pod has, as it is written down on disk, and unstages what nobody else uses.
+    /// Unpublishes all volumes of the pod that are recorded on disk, and unstages those that no other pod uses.
     pub async fn take_down(&self, pod_uid: &str) -> Result<()> {
         let folder = self.dirs.volumes_dir(pod_uid).join("kubernetes.io~csi");
         let looked = {
@@ -32,7 +32,7 @@ impl Csi {
         }
         self.in_use.forget(pod_uid);
         lock(&self.waiting).remove(pod_uid);
-        self.tell();
+        self.publish_in_use();
         Ok(())
     }
 
@@ -49,7 +49,7 @@ impl Csi {
         blocking(move || record::remove(&target)).await
     }
 
-    /// Takes the volume off the node, unless another pod needs it or it was never staged.
+    /// Unstages the volume, unless another pod needs it or it was never staged.
     async fn unstage(&self, pod_uid: &str, volume: &VolumeId) -> Result<()> {
         let _alone = self.alone_with(volume).await;
         let folder = volume.device_dir(&self.dirs);
@@ -60,7 +60,7 @@ impl Csi {
         self.operations.measured(&plugin, Operation::UnmountDevice, self.unstage_alone(pod_uid, volume)).await
     }
 
-    /// What nobody else needs and nobody else works on.
+    /// Unstages a volume that no other pod needs; the caller holds the volume's lock.
     async fn unstage_alone(&self, pod_uid: &str, volume: &VolumeId) -> Result<()> {
         self.wait(pod_uid);
         let failed = |text: &str, error: &dyn std::fmt::Display| {
@@ -81,7 +81,7 @@ impl Csi {
         Ok(())
     }
 
-    /// Unstages the driver's volumes that no pod here needs: what a crash between two steps has left.
+    /// Unstages the driver's volumes that no pod on this node needs, as a crash between two steps may leave them.
     pub(super) async fn unstage_unused(&self, driver: &str) {
         let folder = csi_dir(&self.dirs).join(driver);
         let looked = blocking(move || Ok(record::below(&folder))).await.unwrap_or_default();
@@ -89,9 +89,9 @@ impl Csi {
             if !self.in_use.is_wanted_by_others("", &record.volume)
                 && let Err(error) = self.unstage("", &record.volume).await
             {
-                tracing::warn!(driver, volume = record.volume.handle, %error, "an unused volume stays staged");
+                tracing::warn!(driver, volume = record.volume.handle, %error, "cannot unstage an unused volume");
             }
         }
-        self.tell();
+        self.publish_in_use();
     }
 }
