@@ -1,4 +1,4 @@
-//! The node's conditions: pressure and readiness, in upstream's words.
+//! The node's conditions: pressure and readiness, with upstream's texts.
 //!
 //! Source: `k8s.io/kubernetes/pkg/kubelet/nodestatus`.
 
@@ -6,14 +6,14 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-/// What one pressure condition says in either state.
+/// The texts of a pressure condition in both states.
 pub struct PressureWords {
     pub type_: &'static str,
     pub bad: Words,
     pub good: Words,
 }
 
-/// Reason, message and the reason of the event that tells of it.
+/// The reason and message of a condition, and the reason of the event when it changes.
 pub struct Words {
     pub reason: &'static str,
     pub message: &'static str,
@@ -62,27 +62,27 @@ pub const PIDS: PressureWords = PressureWords {
     },
 };
 
-/// Brings the condition in the list up to date; gives the reason of the event to record, if it has turned.
+/// Updates the condition in the list; returns the reason of the event to emit if its status has changed.
 pub fn set_pressure(
     conditions: &mut Vec<NodeCondition>,
     words: &PressureWords,
     pressure: bool,
     now: Timestamp,
 ) -> Option<&'static str> {
-    let (status, says) = if pressure { ("True", &words.bad) } else { ("False", &words.good) };
+    let (status, chosen) = if pressure { ("True", &words.bad) } else { ("False", &words.good) };
     let condition = entry(conditions, words.type_, now);
     condition.last_heartbeat_time = Some(Time(now));
     if condition.status == status {
         return None;
     }
     condition.status = status.to_owned();
-    condition.reason = Some(says.reason.to_owned());
-    condition.message = Some(says.message.to_owned());
+    condition.reason = Some(chosen.reason.to_owned());
+    condition.message = Some(chosen.message.to_owned());
     condition.last_transition_time = Some(Time(now));
-    Some(says.event)
+    Some(chosen.event)
 }
 
-/// The same for readiness: `why_not` lists what is missing.
+/// Updates the Ready condition in the same way: `why_not` lists what is missing.
 pub fn set_ready(
     conditions: &mut Vec<NodeCondition>,
     why_not: &[String],
@@ -102,11 +102,11 @@ pub fn set_ready(
         return None;
     }
     condition.last_transition_time = Some(Time(now));
-    // As upstream: a node that has just come to be tells of nothing.
+    // As upstream, a new node emits no event for its first condition.
     (before != UNKNOWN_YET).then_some(event)
 }
 
-/// The status of a condition that has not been told before.
+/// The status of a condition that was not in the list before.
 const UNKNOWN_YET: &str = "";
 
 fn entry<'a>(conditions: &'a mut Vec<NodeCondition>, type_: &str, now: Timestamp) -> &'a mut NodeCondition {
@@ -154,7 +154,7 @@ mod tests {
         );
         assert_eq!(set_ready(&mut list, &[], at(3)), Some("NodeReady"));
         assert_eq!(list[0].message.as_deref(), Some("kubelet is posting ready status"));
-        // The node lifecycle controller had given the node up.
+        // The node lifecycle controller has marked the node as unreachable.
         list[0].status = "Unknown".into();
         assert_eq!(set_ready(&mut list, &[], at(4)), Some("NodeReady"));
         assert_eq!(set_ready(&mut list, &["c".into()], at(5)), Some("NodeNotReady"));

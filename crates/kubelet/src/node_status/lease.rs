@@ -1,4 +1,4 @@
-//! The node's heartbeat: a Lease in kube-node-lease, renewed every ten seconds.
+//! The node's heartbeat: a Lease in the namespace kube-node-lease, renewed every ten seconds.
 //!
 //! Source: `k8s.io/component-helpers/apimachinery/lease`.
 
@@ -17,7 +17,7 @@ const JITTER: f64 = 0.04;
 const FIRST_BACKOFF: Duration = Duration::from_millis(200);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(7);
 
-/// The lease as it is to be written next, from the one written last. `node_uid` is the owner's, once it is known.
+/// Returns the lease to write next, from the last written one. `node_uid` is the owner's uid, once it is known.
 pub fn next(base: Option<&Lease>, node: &str, node_uid: Option<&str>, now: Timestamp) -> Lease {
     let mut lease = base.cloned().unwrap_or_else(|| Lease {
         metadata: ObjectMeta {
@@ -44,7 +44,7 @@ pub fn next(base: Option<&Lease>, node: &str, node_uid: Option<&str>, now: Times
     lease
 }
 
-/// Writes the lease once: over the last known one, or by looking what is there.
+/// Writes the lease once: over the last known one, or over the one that is read from the API.
 pub async fn renew(
     client: &Client,
     known: Option<&Lease>,
@@ -65,7 +65,7 @@ pub async fn renew(
     }
 }
 
-/// Renews the lease until `stop`, through outages of the API server.
+/// Renews the lease until `stop` is cancelled, also through outages of the API server.
 pub async fn run(
     client: Client,
     node: String,

@@ -1,4 +1,4 @@
-//! What the machine is and how full it is.
+//! The machine's size and its current usage.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nix::sys::statvfs::statvfs;
 
-/// What does not change while the machine runs.
+/// The properties that do not change while the machine runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Machine {
     pub cpus: u64,
@@ -22,7 +22,7 @@ pub struct Machine {
     pub swap_bytes: u64,
 }
 
-/// A file system's size and what is left of it.
+/// The size and the free part of a file system, in bytes and inodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FileSystem {
     pub capacity_bytes: u64,
@@ -31,15 +31,15 @@ pub struct FileSystem {
     pub inodes_free: u64,
 }
 
-/// How full the machine is right now.
+/// The current usage of the machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     pub memory_available_bytes: u64,
-    /// What all pods together may still take, if they have a limit.
+    /// The memory that all pods together may still use, in bytes, if they have a common limit.
     pub pods_memory_left_bytes: Option<u64>,
-    /// Where the kubelet keeps its files.
+    /// The file system of the kubelet's data.
     pub node_fs: FileSystem,
-    /// Processes and threads.
+    /// The number of processes and threads.
     pub pids: u64,
     pub max_pids: u64,
 }
@@ -62,7 +62,7 @@ impl Machine {
 }
 
 impl Usage {
-    /// `data_dir` is any path on the file system that counts.
+    /// Reads the current usage. `data_dir` is any path on the file system to measure.
     pub fn read(data_dir: &Path) -> io::Result<Self> {
         let limit = |path: &str| text(path).trim().parse::<u64>().unwrap_or(u64::MAX);
         Ok(Self {
@@ -88,7 +88,7 @@ impl FileSystem {
     }
 }
 
-/// The name by which Go, and so Kubernetes, calls this machine's processor.
+/// Returns the name of this machine's architecture in Go and Kubernetes.
 pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -114,7 +114,7 @@ fn meminfo_bytes(meminfo: &str, key: &str) -> u64 {
     kib.unwrap_or(0).saturating_mul(1024)
 }
 
-/// The fourth field of /proc/loadavg is `running/all`.
+/// Returns the number of threads: the fourth field of /proc/loadavg is `running/all`.
 fn threads(loadavg: &str) -> u64 {
     let field = loadavg.split_whitespace().nth(3).and_then(|f| f.split_once('/'));
     field.and_then(|(_, all)| all.parse().ok()).unwrap_or(0)

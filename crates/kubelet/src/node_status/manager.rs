@@ -1,4 +1,4 @@
-//! Registers the node, keeps its status and its lease, and tells of changes in events.
+//! Registers the node, updates its status and lease, and emits events about changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -26,40 +26,40 @@ use crate::runtime::ContainerRuntime;
 
 /// How often the machine is measured.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(10);
-/// How often the status is told when nothing changes.
+/// How often the status is written if nothing changes.
 const REPORT_INTERVAL: Duration = Duration::from_secs(300);
-/// How often the images are listed when nobody says that they changed.
+/// How often images are listed without a notification of a change.
 const IMAGES_INTERVAL: Duration = Duration::from_secs(60);
-/// How long a pressure is told after it was last seen.
+/// How long a pressure condition stays after the pressure was last measured.
 const PRESSURE_TRANSITION: Duration = Duration::from_secs(300);
-/// How often a runtime that is not ready is asked again.
+/// How often a runtime that is not ready is polled.
 const RUNTIME_INTERVAL: Duration = Duration::from_secs(1);
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(7);
 const RETRIES: u32 = 5;
 
-/// Whether pods can be connected: `Err` says why not yet.
+/// Whether pods have a network: `Err` contains why not yet.
 pub type NetworkState = Result<(), String>;
 
-/// What the node tells of itself beside what is measured.
+/// The node's configured properties, beside the measured ones.
 #[derive(Debug, Clone)]
 pub struct Options {
     pub node_name: String,
     pub hostname: String,
-    /// The primary address first.
+    /// The node's addresses, the primary one first.
     pub node_ips: Vec<IpAddr>,
-    /// Labels beside the default ones, given when the node is first registered.
+    /// Labels beside the default ones, set when the node is first registered.
     pub labels: BTreeMap<String, String>,
-    /// Taints that the node is first registered with.
+    /// Taints that are set when the node is first registered.
     pub taints: Vec<Taint>,
     pub kubelet_port: i32,
     pub max_pods: u32,
-    /// On the file system whose size is told as ephemeral storage.
+    /// A folder on the file system whose size is published as ephemeral storage.
     pub data_dir: PathBuf,
     pub kubelet_version: String,
     pub thresholds: Thresholds,
     pub reserved: Reserved,
-    /// The group above all pods, and its limit in bytes, if they have one together.
+    /// The cgroup above all pods, and its limit in bytes, if there is one.
     pub pods: Option<(Cgroups, u64)>,
 }
 
@@ -81,17 +81,17 @@ impl Options {
         }
     }
 
-    /// What pods may have of this machine, as the node will tell it.
+    /// Returns the allocatable resources of this machine, as in the node's status.
     pub fn allocatable(&self) -> status::ResourceList {
         status::allocatable(&self.capacity(), &self.thresholds, &self.reserved)
     }
 
-    /// Why the node cannot reserve as much as is configured; `None` if it can.
+    /// Returns why the machine is too small for the configured reservation; `None` if it is not.
     pub fn reservation_fault(&self) -> Option<String> {
         fault(&self.capacity(), &self.thresholds, &self.reserved)
     }
 
-    /// Watches what all pods together use, where they have a limit together.
+    /// Starts to measure the memory of all pods together, if they have a common limit.
     pub fn watch_pods(&mut self, config: &Config, cgroups: &Cgroups) {
         if config.enforce_node_allocatable == Enforce::Pods {
             let limit = node_allocatable::limits(config, &Machine::read(), u64::MAX).memory_limit;
@@ -114,7 +114,7 @@ impl Options {
     }
 }
 
-/// The last time each pressure was seen, on the monotonic clock.
+/// When each pressure was last measured, on the monotonic clock.
 #[derive(Default)]
 struct Seen {
     memory: Option<Duration>,
@@ -123,7 +123,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// A pressure lasts for a while after it was seen, so that the condition does not flap.
+    /// Extends each pressure for a while after it was last measured, so that the condition does not flap.
     fn smooth(&mut self, seen: Pressure, now: Duration) -> Pressure {
         let lasting = |last: &mut Option<Duration>, seen: bool| {
             if seen {
@@ -139,7 +139,7 @@ impl Seen {
     }
 }
 
-/// Speaks for the node.
+/// Publishes the state of the node.
 pub struct NodeStatusManager {
     options: Options,
     client: Client,
@@ -152,14 +152,14 @@ pub struct NodeStatusManager {
     wake: Arc<Notify>,
     images_changed: Arc<Notify>,
     registered: watch::Sender<bool>,
-    /// What the API server answered last; may be newer than the informer's.
+    /// The node as the API server returned it last; may be newer than the informer's.
     last: Mutex<Option<Arc<Node>>>,
     pressure: Mutex<Pressure>,
 }
 
-/// What the loop remembers.
+/// The state that the loop keeps between passes.
 #[derive(Default)]
-struct Told {
+struct LoopState {
     registered: bool,
     reported_at: Option<Duration>,
     delay: Duration,
@@ -168,13 +168,13 @@ struct Told {
     seen: Seen,
     unschedulable: bool,
     runtime_waits: bool,
-    /// Told once the node's uid is known.
+    /// Events that are emitted once the node's uid is known.
     events: Vec<(EventType, &'static str, String)>,
 }
 
 impl NodeStatusManager {
-    /// `volumes_in_use` are the attachable volumes of pods here; none until that is known. `images_changed` is
-    /// notified when images were pulled or removed: the status is then brought up to date.
+    /// `volumes_in_use` are the attachable volumes of pods on this node; `None` until they are known.
+    /// `images_changed` is notified after images are pulled or removed: the status is then updated.
     pub fn new(
         options: Options,
         informers: &Informers,
@@ -209,18 +209,18 @@ impl NodeStatusManager {
         })
     }
 
-    /// The newest known state of the node.
+    /// Returns the newest known state of the node.
     pub fn node(&self) -> Option<Arc<Node>> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
         newer(self.node.lister().get("", &self.options.node_name), last)
     }
 
-    /// What the machine is short of, as the conditions tell it: for admission and eviction.
+    /// Returns the pressure as in the published conditions, for admission and eviction.
     pub fn pressure(&self) -> Pressure {
         *self.pressure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers the node, then keeps its status and lease until `stop`.
+    /// Registers the node, then updates its status and lease until `stop` is cancelled.
     pub fn run(self: Arc<Self>, stop: CancellationToken) -> BoxFuture<'static, ()> {
         Box::pin(self.work(stop))
     }
@@ -229,7 +229,7 @@ impl NodeStatusManager {
         let myself = Arc::clone(&self);
         let uid = move || myself.node().map(|node| node.uid().to_owned());
         let name = self.options.node_name.clone();
-        // The lease names its owner, which has to exist first.
+        // The lease names the node as its owner, which has to exist first.
         let mut registered = self.registered.subscribe();
         let lease = async {
             let exists = async { registered.wait_for(|yes| *yes).await.is_ok() };
@@ -246,22 +246,22 @@ impl NodeStatusManager {
     }
 
     async fn keep_status(&self, stop: &CancellationToken) {
-        let mut told = Told::default();
-        told.events.push((EventType::Normal, "Starting", "Starting kubelet.".to_owned()));
+        let mut state = LoopState::default();
+        state.events.push((EventType::Normal, "Starting", "Starting kubelet.".to_owned()));
         let (mut network, mut volumes) = (self.network.clone(), self.volumes_in_use.clone());
         let (mut backoff, mut network_lives, mut volumes_live) = (FIRST_BACKOFF, true, true);
         loop {
             let result = tokio::select! {
                 () = stop.cancelled() => return,
-                result = self.sync(&mut told) => result,
+                result = self.sync(&mut state) => result,
             };
             let wait = match result {
                 Ok(()) => {
                     backoff = FIRST_BACKOFF;
-                    if told.runtime_waits { RUNTIME_INTERVAL } else { UPDATE_INTERVAL }
+                    if state.runtime_waits { RUNTIME_INTERVAL } else { UPDATE_INTERVAL }
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "node status not told");
+                    tracing::debug!(%error, "cannot write the node's status");
                     let wait = backoff;
                     backoff = (backoff * 2).min(LONGEST_BACKOFF);
                     wait
@@ -271,43 +271,43 @@ impl NodeStatusManager {
                 () = stop.cancelled() => return,
                 () = self.client.clock().sleep(wait) => {}
                 () = self.wake.notified() => {}
-                () = self.images_changed.notified() => told.images_at = None,
+                () = self.images_changed.notified() => state.images_at = None,
                 changed = network.changed(), if network_lives => network_lives = changed.is_ok(),
                 changed = volumes.changed(), if volumes_live => volumes_live = changed.is_ok(),
             }
         }
     }
 
-    async fn sync(&self, told: &mut Told) -> knarr_client::Result<()> {
-        let facts = self.facts(told).await;
-        if told.registered && self.node.has_synced() && self.is_deleted() {
+    async fn sync(&self, state: &mut LoopState) -> knarr_client::Result<()> {
+        let facts = self.facts(state).await;
+        if state.registered && self.node.has_synced() && self.is_deleted() {
             tracing::info!(node = self.options.node_name, "the node was deleted: registering anew");
             *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            told.registered = false;
+            state.registered = false;
         }
-        if !told.registered {
-            self.register(told, &facts).await?;
-            told.registered = true;
+        if !state.registered {
+            self.register(state, &facts).await?;
+            state.registered = true;
             self.registered.send_replace(true);
         }
         let mut result = Ok(());
         for attempt in 0..RETRIES {
             let known = if attempt == 0 { self.node() } else { None };
-            result = self.update(told, &facts, known).await;
+            result = self.update(state, &facts, known).await;
             match &result {
                 Err(error) if error.is_conflict() => continue,
                 Err(error) if error.is_not_found() => {
-                    told.registered = false;
+                    state.registered = false;
                     break;
                 }
                 _ => break,
             }
         }
-        self.tell(told);
+        self.emit_events(state);
         result
     }
 
-    /// The informer has seen everything we wrote, and the node is not there.
+    /// Whether the node was deleted: the informer has seen all writes of this kubelet, and does not have the node.
     fn is_deleted(&self) -> bool {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let written = last.as_ref().map_or(0, |node| version(node));
@@ -315,17 +315,17 @@ impl NodeStatusManager {
             && self.node.lister().get("", &self.options.node_name).is_none()
     }
 
-    async fn facts(&self, told: &mut Told) -> Facts {
+    async fn facts(&self, state: &mut LoopState) -> Facts {
         let now = self.client.clock().monotonic();
-        if told.images_at.is_none_or(|at| now.saturating_sub(at) >= IMAGES_INTERVAL) {
+        if state.images_at.is_none_or(|at| now.saturating_sub(at) >= IMAGES_INTERVAL) {
             match self.runtime.list_images().await {
-                Ok(images) => told.images = status::images(&images),
+                Ok(images) => state.images = status::images(&images),
                 Err(error) => tracing::debug!(%error, "images not listed"),
             }
-            told.images_at = Some(now);
+            state.images_at = Some(now);
         }
         let mut not_ready = self.runtime.readiness().await.not_ready;
-        told.runtime_waits = !not_ready.is_empty();
+        state.runtime_waits = !not_ready.is_empty();
         if let Err(why) = &*self.network.borrow() {
             not_ready.push(format!(
                 "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady \
@@ -339,7 +339,7 @@ impl NodeStatusManager {
                 Usage { memory_available_bytes: u64::MAX, ..Usage::default() }
             }
         };
-        let pressure = told.seen.smooth(self.options.thresholds.pressure(&self.machine, &usage), now);
+        let pressure = state.seen.smooth(self.options.thresholds.pressure(&self.machine, &usage), now);
         *self.pressure.lock().unwrap_or_else(PoisonError::into_inner) = pressure;
         let runtime = self.runtime.version();
         Facts {
@@ -354,14 +354,14 @@ impl NodeStatusManager {
             runtime: self.runtime.features(),
             runtime_version: format!("{}://{}", runtime.name, runtime.version),
             kubelet_version: self.options.kubelet_version.clone(),
-            images: told.images.clone(),
+            images: state.images.clone(),
             pressure,
             not_ready,
             volumes_in_use: self.volumes_in_use.borrow().as_ref().map(|v| v.iter().cloned().collect()),
         }
     }
 
-    async fn register(&self, told: &mut Told, facts: &Facts) -> knarr_client::Result<()> {
+    async fn register(&self, state: &mut LoopState, facts: &Facts) -> knarr_client::Result<()> {
         let options = &self.options;
         let (first, events) = status::next(&NodeStatus::default(), facts, self.client.clock().now());
         let wanted = registration::node(
@@ -373,9 +373,9 @@ impl NodeStatusManager {
         );
         let node = match self.client.create(&wanted).await {
             Ok(node) => {
-                // Where the API server takes no status at creation, the first update tells of it.
+                // If the API server ignores the status at creation, the first update emits the events.
                 if node.status.as_ref().is_some_and(|s| s.conditions.is_some()) {
-                    self.note(told, &events);
+                    self.note(state, &events);
                 }
                 node
             }
@@ -390,21 +390,21 @@ impl NodeStatusManager {
             }
             Err(error) => return Err(error),
         };
-        told.unschedulable = is_unschedulable(&node);
+        state.unschedulable = is_unschedulable(&node);
         let before = node.status.as_ref().and_then(|s| s.node_info.as_ref()).map(|i| i.boot_id.clone());
         let boot_id = &self.machine.boot_id;
         if before.is_some_and(|id| !id.is_empty() && id != *boot_id) {
             let text = format!("Node {} has been rebooted, boot id: {boot_id}", options.node_name);
-            told.events.push((EventType::Warning, "Rebooted", text));
+            state.events.push((EventType::Warning, "Rebooted", text));
         }
         self.remember(node);
         Ok(())
     }
 
-    /// Tells the status if it has changed, or has not been told for long.
+    /// Writes the status if it has changed, or was not written for long.
     async fn update(
         &self,
-        told: &mut Told,
+        state: &mut LoopState,
         facts: &Facts,
         known: Option<Arc<Node>>,
     ) -> knarr_client::Result<()> {
@@ -414,25 +414,25 @@ impl NodeStatusManager {
             None => Arc::new(self.client.get("", &self.options.node_name).await?),
         };
         let unschedulable = is_unschedulable(&node);
-        if unschedulable != told.unschedulable {
-            told.unschedulable = unschedulable;
-            self.note(told, &[if unschedulable { "NodeNotSchedulable" } else { "NodeSchedulable" }]);
+        if unschedulable != state.unschedulable {
+            state.unschedulable = unschedulable;
+            self.note(state, &[if unschedulable { "NodeNotSchedulable" } else { "NodeSchedulable" }]);
         }
         let old = node.status.clone().unwrap_or_default();
         let (new, events) = status::next(&old, facts, clock.now());
         let changed = status::has_changed(&old, &new);
         let now = clock.monotonic();
-        let due = told.reported_at.is_none_or(|at| now.saturating_sub(at) >= REPORT_INTERVAL + told.delay);
+        let due = state.reported_at.is_none_or(|at| now.saturating_sub(at) >= REPORT_INTERVAL + state.delay);
         if !changed && !due {
             return Ok(());
         }
         let patch = Patch::Strategic(status::patch(&old, &new));
         let updated: Node = self.client.patch("", &self.options.node_name, Some("status"), &patch).await?;
-        self.note(told, &events);
-        // Spread over time, so that nodes started together do not report together for ever.
-        let first = changed || told.reported_at.is_none();
-        told.delay = if first { REPORT_INTERVAL.mul_f64(fastrand::f64() / 2.0) } else { Duration::ZERO };
-        told.reported_at = Some(now);
+        self.note(state, &events);
+        // Spread over time, so that nodes that started together do not write at the same time forever.
+        let first = changed || state.reported_at.is_none();
+        state.delay = if first { REPORT_INTERVAL.mul_f64(fastrand::f64() / 2.0) } else { Duration::ZERO };
+        state.reported_at = Some(now);
         self.remember(updated);
         Ok(())
     }
@@ -441,16 +441,16 @@ impl NodeStatusManager {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(node));
     }
 
-    fn note(&self, told: &mut Told, reasons: &[&'static str]) {
+    fn note(&self, state: &mut LoopState, reasons: &[&'static str]) {
         let name = &self.options.node_name;
         let events = reasons
             .iter()
             .map(|reason| (EventType::Normal, *reason, format!("Node {name} status is now: {reason}")));
-        told.events.extend(events);
+        state.events.extend(events);
     }
 
-    /// Records the events that wait.
-    fn tell(&self, told: &mut Told) {
+    /// Emits the pending events.
+    fn emit_events(&self, state: &mut LoopState) {
         let Some(node) = self.node() else { return };
         let about = ObjectReference {
             kind: Some("Node".to_owned()),
@@ -458,7 +458,7 @@ impl NodeStatusManager {
             uid: Some(node.uid().to_owned()),
             ..ObjectReference::default()
         };
-        for (type_, reason, message) in told.events.drain(..) {
+        for (type_, reason, message) in state.events.drain(..) {
             self.recorder.event_about(about.clone(), type_, reason, message);
         }
     }
@@ -515,7 +515,7 @@ mod tests {
             let recorder = EventRecorder::new(client, "kubelet", "n1", self.stop.clone());
             let config = Config::new("n1", "10.0.0.1".parse().unwrap(), "/");
             let mut options = Options::new(&config);
-            // How full this machine is is not the tests' matter.
+            // The tests do not depend on the usage of this machine.
             options.thresholds = "".parse().unwrap();
             let runtime = Arc::new(Leaked::new());
             let manager = NodeStatusManager::new(
@@ -563,11 +563,11 @@ mod tests {
         let lease = lab.api.get::<Lease>(lease::NAMESPACE, "n1").unwrap();
         assert_eq!(lease.metadata.owner_references.unwrap()[0].uid, node.uid());
 
-        let told = lab.writes_to_status();
+        let written = lab.writes_to_status();
         tokio::time::sleep(Duration::from_secs(120)).await;
-        assert!(lab.writes_to_status() <= told + 1, "no news, no writes");
+        assert!(lab.writes_to_status() <= written + 1, "no news, no writes");
         tokio::time::sleep(Duration::from_secs(600)).await;
-        assert!(lab.writes_to_status() > told, "told again after some minutes");
+        assert!(lab.writes_to_status() > written, "the status is written again after some minutes");
         let renewals = lab.api.writes().iter().filter(|r| r.path.contains("/leases")).count();
         assert!((65..=80).contains(&renewals), "{renewals}");
 

@@ -1,7 +1,7 @@
-//! What the node tells about itself: the Node object, its conditions, and its lease.
+//! The Node object: its registration, status, conditions and lease.
 //!
-//! [`NodeStatusManager`] registers the node and keeps its status; [`lease`] keeps its heartbeat. What they write is
-//! decided in pure functions: [`status`] from what [`machine`] has measured and what was told before.
+//! [`NodeStatusManager`] registers the node and updates its status; [`lease`] renews its heartbeat. The content is
+//! computed by pure functions: [`status`] from the facts that [`machine`] measures and the last status.
 
 pub mod conditions;
 pub mod lease;
@@ -16,8 +16,8 @@ pub use manager::{NetworkState, NodeStatusManager, Options};
 pub use reserved::{Enforce, Reserved};
 pub use thresholds::Thresholds;
 
-/// The version that nodes report: the Kubernetes version they speak, and ours.
+/// The version in the node's status: the supported Kubernetes version, and Knarr's own.
 pub const KUBELET_VERSION: &str = concat!("v1.37.0+knarr.", env!("CARGO_PKG_VERSION"));
 
-/// The port of a kubelet's server unless told otherwise.
+/// The default port of a kubelet's server.
 pub const KUBELET_PORT: i32 = 10250;

@@ -1,4 +1,4 @@
-//! The Node as a kubelet first writes it, and what it sets right on one that is there already.
+//! The Node object that a kubelet creates, and the fields that it corrects on an existing one.
 //!
 //! Source: `k8s.io/kubernetes/pkg/kubelet/kubelet_node_status.go`.
 
@@ -14,7 +14,7 @@ const ATTACH_DETACH_ANNOTATION: &str = "volumes.kubernetes.io/controller-managed
 /// The label of a node that runs the control plane; its value is empty.
 pub const CONTROL_PLANE_LABEL: &str = "node-role.kubernetes.io/control-plane";
 
-/// Labels that every node has.
+/// The labels of every node.
 pub fn default_labels(hostname: &str) -> BTreeMap<String, String> {
     let arch = architecture();
     [
@@ -29,7 +29,7 @@ pub fn default_labels(hostname: &str) -> BTreeMap<String, String> {
     .collect()
 }
 
-/// The node to create.
+/// Returns the node to create.
 pub fn node(
     name: &str,
     hostname: &str,
@@ -51,8 +51,8 @@ pub fn node(
     }
 }
 
-/// The merge patch that gives an existing node the default labels and the annotation of `wanted`; `None` if it has
-/// them. Labels that were configured are given at creation only, as upstream.
+/// Returns the merge patch that sets the default labels and the annotation of `wanted` on an existing node; `None`
+/// if it has them. As upstream, configured labels are set at creation only.
 pub fn correction(existing: &Node, wanted: &Node, hostname: &str) -> Option<Value> {
     let differing =
         |have: Option<&BTreeMap<String, String>>, want: BTreeMap<String, String>| -> Map<String, Value> {

@@ -1,4 +1,5 @@
-//! What of the machine pods do not get: upstream's `--kube-reserved`, `--system-reserved` and `--enforce-node-allocatable`.
+//! Resources of the machine that are reserved from pods: upstream's `--kube-reserved`, `--system-reserved` and
+//! `--enforce-node-allocatable`.
 //!
 //! Source: `k8s.io/kubernetes/cmd/kubelet/app`, `pkg/kubelet/cm/node_container_manager_linux.go`.
 
@@ -12,10 +13,10 @@ use super::machine::Machine;
 use super::status::ResourceList;
 use super::thresholds::Thresholds;
 
-/// Amounts kept for others than pods.
+/// Amounts that are reserved from pods.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reserved {
-    /// Thousandths of a processor.
+    /// Thousandths of a CPU.
     pub milli_cpu: u64,
     pub memory_bytes: u64,
     pub ephemeral_storage_bytes: u64,
@@ -23,16 +24,16 @@ pub struct Reserved {
     pub pids: u64,
 }
 
-/// A server keeps so much memory for itself and the system: this part of the machine's, and this much at most.
+/// The part of the machine's memory that a server reserves for itself and the system, up to the following maximum.
 const SERVER_MEMORY_PART: u64 = 20;
 const SERVER_MEMORY_MOST: u64 = 512 << 20;
-/// Process ids for the same.
+/// The process ids that a server reserves for itself and the system.
 const SERVER_PIDS: u64 = 1000;
 
 impl Reserved {
-    /// What a server reserves by default: pods shall not starve the control plane in the same process. Upstream
-    /// keeps nothing, because its control plane runs in pods. A processor's worth of time is left to what is outside of
-    /// the pods' cgroup by the weights alone.
+    /// Returns the default reservation of a server: pods shall not starve the control plane in the same process.
+    /// Upstream reserves nothing, because its control plane runs in pods. CPU time is not reserved: the weights of
+    /// cgroups leave enough to processes outside of the pods' cgroup.
     pub fn of_server(machine: &Machine) -> Self {
         let memory_bytes = (machine.memory_bytes / SERVER_MEMORY_PART).min(SERVER_MEMORY_MOST) >> 20 << 20;
         Self { memory_bytes, pids: SERVER_PIDS, ..Self::default() }
@@ -49,7 +50,8 @@ impl Reserved {
         }
     }
 
-    /// Thousandths for cpu, whole units for all others; 0 for what cannot be reserved.
+    /// Returns the reserved amount: thousandths for cpu, whole units for all others; 0 for resources that cannot
+    /// be reserved.
     pub fn of(&self, resource: &str) -> u64 {
         match resource {
             "cpu" => self.milli_cpu,
@@ -70,7 +72,7 @@ impl Reserved {
         })
     }
 
-    /// As KubeletConfiguration has it.
+    /// Returns the map as in KubeletConfiguration.
     pub fn to_map(self) -> BTreeMap<String, String> {
         let cpu = i64::try_from(self.milli_cpu).unwrap_or(i64::MAX);
         let whole =
@@ -92,7 +94,7 @@ impl Reserved {
     }
 }
 
-/// `cpu=200m,memory=500Mi,ephemeral-storage=1Gi,pid=1000`; an empty text reserves nothing.
+/// Parses `cpu=200m,memory=500Mi,ephemeral-storage=1Gi,pid=1000`; an empty text reserves nothing.
 impl FromStr for Reserved {
     type Err = String;
 
@@ -117,17 +119,18 @@ impl FromStr for Reserved {
     }
 }
 
-/// What the pods' cgroup is limited to.
+/// Whether the cgroup of all pods has a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Enforce {
-    /// Allocatable, with what eviction keeps free: the node is under pressure before the kernel kills in all of them.
+    /// The limit is the allocatable amount plus the eviction threshold: the node is under pressure before the
+    /// kernel kills processes in the pods' cgroup.
     #[default]
     Pods,
-    /// The machine.
+    /// No limit but the machine's size.
     Nothing,
 }
 
-/// Upstream's names.
+/// Formats as upstream's names.
 impl fmt::Display for Enforce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -155,7 +158,7 @@ impl FromStr for Enforce {
     }
 }
 
-/// Why so much cannot be kept of so much; `None` if it can.
+/// Returns why the reservation and thresholds exceed the capacity; `None` if they do not.
 pub fn fault(capacity: &ResourceList, thresholds: &Thresholds, reserved: &Reserved) -> Option<String> {
     let faults: Vec<String> = capacity
         .iter()

@@ -1,4 +1,4 @@
-//! The status of a Node, decided from what was told before and what is so now; and the patch that tells it.
+//! The status of a Node, computed from the last one and the current facts, and its patch.
 //!
 //! Source: `k8s.io/kubernetes/pkg/kubelet/nodestatus`, `kubelet_node_status.go`.
 
@@ -26,12 +26,12 @@ use crate::runtime::{Image, RuntimeFeatures, RuntimeHandler};
 const MAX_IMAGES: usize = 50;
 const MAX_NAMES_PER_IMAGE: usize = 5;
 
-/// What this kubelet can do and an older one could not; sorted.
+/// The features that this kubelet supports and older ones do not; sorted.
 const DECLARED_FEATURES: [&str; 3] = [EXTEND_WEBSOCKETS_TO_KUBELET, POD_LEVEL_RESIZE, INIT_CONTAINER_RESIZE];
 
 pub type ResourceList = BTreeMap<String, ApiQuantity>;
 
-/// What is so now.
+/// The current facts about the node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Facts {
     pub addresses: Vec<IpAddr>,
@@ -50,11 +50,11 @@ pub struct Facts {
     pub pressure: Pressure,
     /// Why the node is not ready; empty if it is.
     pub not_ready: Vec<String>,
-    /// The attachable volumes in use here; while that is not known, what was told stands.
+    /// The attachable volumes in use on this node; while they are not known (`None`), the published list stays.
     pub volumes_in_use: Option<Vec<String>>,
 }
 
-/// The status to tell, and the reasons of the events to record.
+/// Returns the status to publish, and the reasons of the events to emit.
 pub fn next(old: &NodeStatus, facts: &Facts, now: Timestamp) -> (NodeStatus, Vec<&'static str>) {
     let mut status = old.clone();
     status.addresses = Some(addresses(&facts.addresses, &facts.hostname));
@@ -78,7 +78,7 @@ pub fn next(old: &NodeStatus, facts: &Facts, now: Timestamp) -> (NodeStatus, Vec
         conditions::set_pressure(list, &MEMORY, facts.pressure.memory, now),
         conditions::set_pressure(list, &DISK, facts.pressure.disk, now),
         conditions::set_pressure(list, &PIDS, facts.pressure.pids, now),
-        // Last, for old readers of the list.
+        // Ready comes last, for clients that expect it there.
         conditions::set_ready(list, &facts.not_ready, now),
     ];
     (status, events.into_iter().flatten().collect())
@@ -109,7 +109,7 @@ fn decimal(amount: u64) -> ApiQuantity {
     Quantity::new(i64::try_from(amount).unwrap_or(i64::MAX), Format::DecimalSI).to_api()
 }
 
-/// What the machine has.
+/// Returns the machine's resources.
 pub fn capacity(machine: &Machine, node_fs_bytes: u64, max_pods: u32) -> ResourceList {
     let mut list = ResourceList::from([
         ("cpu".to_owned(), decimal(machine.cpus)),
@@ -124,7 +124,8 @@ pub fn capacity(machine: &Machine, node_fs_bytes: u64, max_pods: u32) -> Resourc
     list
 }
 
-/// What pods may have of it: less what is reserved and what eviction keeps free, and memory less the huge pages.
+/// Returns the resources for pods: the capacity without reservations and eviction thresholds, and memory without
+/// huge pages.
 pub fn allocatable(capacity: &ResourceList, thresholds: &Thresholds, reserved: &Reserved) -> ResourceList {
     let amount = |name: &str| {
         let value = capacity.get(name).and_then(|q| Quantity::try_from(q).ok());
@@ -144,7 +145,7 @@ pub fn allocatable(capacity: &ResourceList, thresholds: &Thresholds, reserved: &
     list
 }
 
-/// Resources that others have added (`example.com/gpu`) stay.
+/// Keeps resources that other components have added (`example.com/gpu`).
 fn with_foreign(old: Option<&ResourceList>, mut list: ResourceList) -> ResourceList {
     for (name, amount) in old.into_iter().flatten().filter(|(name, _)| name.contains('/')) {
         list.entry(name.clone()).or_insert_with(|| amount.clone());
@@ -171,7 +172,7 @@ fn node_info(facts: &Facts) -> NodeSystemInfo {
     }
 }
 
-/// The largest images, as the status lists them.
+/// Returns the largest images, as the status lists them.
 pub fn images(all: &[Image]) -> Vec<ContainerImage> {
     let mut sorted: Vec<&Image> = all.iter().collect();
     sorted.sort_by(|a, b| b.size.cmp(&a.size).then_with(|| a.id.cmp(&b.id)));
@@ -185,7 +186,7 @@ pub fn images(all: &[Image]) -> Vec<ContainerImage> {
     listed.collect()
 }
 
-/// Whether anything but heartbeat times differs.
+/// Whether the statuses differ in anything but heartbeat times.
 pub fn has_changed(old: &NodeStatus, new: &NodeStatus) -> bool {
     without_heartbeats(old) != without_heartbeats(new)
 }
@@ -200,7 +201,7 @@ fn without_heartbeats(status: &NodeStatus) -> Value {
     to_json(&status)
 }
 
-/// JSON without nulls and empty lists, which the API server does not keep.
+/// Returns JSON without nulls and empty lists, which the API server does not store.
 fn to_json(status: &NodeStatus) -> Value {
     let mut value = serde_json::to_value(status).unwrap_or_default();
     if let Some(fields) = value.as_object_mut() {
@@ -209,8 +210,8 @@ fn to_json(status: &NodeStatus) -> Value {
     value
 }
 
-/// The strategic merge patch of the status subresource that turns `old` into `new`; all conditions are in it, for
-/// their heartbeat times.
+/// Returns the strategic merge patch of the status subresource from `old` to `new`. It contains all conditions,
+/// because of their heartbeat times.
 pub fn patch(old: &NodeStatus, new: &NodeStatus) -> Value {
     let (before, after) = (to_json(old), to_json(new));
     let (Value::Object(before), Value::Object(mut after)) = (before, after) else { return json!({}) };
@@ -222,7 +223,7 @@ pub fn patch(old: &NodeStatus, new: &NodeStatus) -> Value {
     after.retain(|field, value| field == "conditions" || before.get(field) != Some(value));
     for (field, mut value) in after {
         match field.as_str() {
-            // Several addresses have the same type, which is the list's merge key.
+            // The list's merge key is the type, but several addresses have the same type.
             "addresses" => {
                 if let Some(list) = value.as_array_mut() {
                     list.insert(0, json!({"$patch": "replace"}));
@@ -309,7 +310,8 @@ mod tests {
         assert_eq!(addresses, ["InternalIP 10.0.0.1", "Hostname n1"]);
     }
 
-    /// KEP-4004: nobody knows the version of the service proxy, and what another kubelet wrote is cleared.
+    /// KEP-4004: the kubelet does not know the version of the service proxy, and clears the one that another
+    /// kubelet wrote.
     #[test]
     fn the_version_of_the_service_proxy_is_cleared() {
         let old: NodeStatus =
@@ -388,13 +390,13 @@ mod tests {
             volumes_in_use: names.map(|names| names.iter().map(|n| (*n).to_owned()).collect()),
             ..facts()
         };
-        let (told, _) = next(&old, &with(Some(&["kubernetes.io/csi/d^h"])), now());
+        let (reported, _) = next(&old, &with(Some(&["kubernetes.io/csi/d^h"])), now());
         let in_use = |old: &NodeStatus, new: &NodeStatus| patch(old, new)["status"]["volumesInUse"].clone();
-        assert_eq!(in_use(&old, &told), json!(["kubernetes.io/csi/d^h"]));
-        let (kept, _) = next(&told, &with(None), now());
-        assert!(!has_changed(&told, &kept));
-        let (gone, _) = next(&told, &with(Some(&[])), now());
-        assert_eq!(in_use(&told, &gone), json!([]));
+        assert_eq!(in_use(&old, &reported), json!(["kubernetes.io/csi/d^h"]));
+        let (kept, _) = next(&reported, &with(None), now());
+        assert!(!has_changed(&reported, &kept));
+        let (gone, _) = next(&reported, &with(Some(&[])), now());
+        assert_eq!(in_use(&reported, &gone), json!([]));
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! How much of the machine stays free: below it, the node says that it is under pressure. Upstream's `--eviction-hard`.
+//! Thresholds of free resources: below one, the node reports pressure. Upstream's `--eviction-hard`.
 //!
-//! Source: `k8s.io/kubernetes/pkg/kubelet/eviction` (signals, how thresholds are written, upstream's defaults).
+//! Source: `k8s.io/kubernetes/pkg/kubelet/eviction` (signals, syntax of thresholds, upstream's defaults).
 
 use std::str::FromStr;
 
@@ -8,19 +8,19 @@ use knarr_apimachinery::quantity::Quantity;
 
 use super::machine::{Machine, Usage};
 
-/// So much of something: a number of bytes, inodes or process ids, or a part of all there is.
+/// An amount of a resource: a number of bytes, inodes or process ids, or a part of the whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Amount {
     Number(u64),
-    /// 0 to 1.
+    /// A part of the whole, 0 to 1.
     Part(f64),
 }
 
-/// Nothing has to stay free.
+/// A threshold of zero.
 const NONE: Amount = Amount::Number(0);
 
 impl Amount {
-    /// As a number, where there is `whole` in all.
+    /// Returns the amount as a number, for a resource of this size.
     pub fn of(self, whole: u64) -> u64 {
         match self {
             Amount::Number(number) => number,
@@ -29,7 +29,7 @@ impl Amount {
     }
 }
 
-/// What has to stay free of each.
+/// The amounts of each resource that have to stay free.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Thresholds {
     pub memory_available: Amount,
@@ -58,7 +58,7 @@ impl Default for Thresholds {
     }
 }
 
-/// What the machine is short of.
+/// The resources that the machine is short of.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pressure {
     pub memory: bool,
@@ -67,8 +67,9 @@ pub struct Pressure {
 }
 
 impl Thresholds {
-    /// `memory.available` is held against the machine and against what all pods together may have, as upstream does
-    /// with `allocatableMemory.available`: what is reserved beside them is not theirs to use up.
+    /// Compares `memory.available` with the free memory of the machine, and with the memory that all pods together
+    /// may still use. Upstream does the latter with `allocatableMemory.available`: pods must not use reserved
+    /// memory.
     pub fn pressure(&self, machine: &Machine, usage: &Usage) -> Pressure {
         let below = |left: u64, whole: u64, kept: Amount| whole > 0 && left < kept.of(whole);
         let fs = &usage.node_fs;
@@ -84,7 +85,7 @@ impl Thresholds {
         }
     }
 
-    /// What of a node's resource pods cannot have, because it has to stay free.
+    /// Returns the part of a node's resource that pods cannot have, because it has to stay free.
     pub fn kept(&self, resource: &str, whole: u64) -> u64 {
         match resource {
             "memory" => self.memory_available.of(whole),
@@ -104,7 +105,7 @@ impl Thresholds {
     }
 }
 
-/// `memory.available<100Mi,nodefs.available<10%`; what is not named may be used up.
+/// Parses `memory.available<100Mi,nodefs.available<10%`; resources that are not named may be used up.
 impl FromStr for Thresholds {
     type Err = String;
 
@@ -128,7 +129,7 @@ fn parse_amount(text: &str) -> Result<Amount, String> {
     if let Some(percent) = text.strip_suffix('%') {
         let percent: f64 = percent.parse().map_err(|_| format!("{text} is not a percentage"))?;
         return match percent {
-            // As upstream: that everything has to stay free is not taken for meant.
+            // As upstream, 0% and 100% count as no threshold.
             0.0 | 100.0 => Ok(NONE),
             _ if (0.0..100.0).contains(&percent) => Ok(Amount::Part(percent / 100.0)),
             _ => Err(format!("{text} is not between 0% and 100%")),
@@ -168,7 +169,7 @@ mod tests {
         for (usage, want) in table {
             assert_eq!(Thresholds::default().pressure(&machine, &usage), want, "{usage:?}");
         }
-        // The machine has more, but nothing that pods may take.
+        // The machine has free memory, but none that pods may use.
         let pods = |left: u64| Usage { pods_memory_left_bytes: Some(left << 20), ..usage(900, 10, 5, 0) };
         for (left, memory) in [(100, false), (99, true)] {
             assert_eq!(Thresholds::default().pressure(&machine, &pods(left)).memory, memory);

@@ -9,16 +9,16 @@ use crate::compute_actions::sandbox_change;
 use crate::pod;
 use crate::runtime::PodRuntimeStatus;
 
-/// Of every pod, in the order in which they are shown.
+/// The types that every pod has, in the order of the status.
 pub const OWNED: [&str; 5] =
     ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
 
-/// Whether the kubelet alone writes conditions of this type. Those of a resize come and go.
+/// Whether the kubelet alone writes conditions of this type. Those of a resize are present only during one.
 pub fn is_ours(type_: &str) -> bool {
     OWNED.contains(&type_) || allocation::TYPES.contains(&type_)
 }
 
-/// Conditions are first made without times and generation; [`finish`] adds those.
+/// A condition without times and generation, which [`finish`] adds.
 struct Verdict {
     ok: bool,
     reason: &'static str,
@@ -43,7 +43,7 @@ impl Verdict {
     }
 }
 
-/// Names as Go prints a list of strings.
+/// Formats names as Go prints a list of strings.
 fn list(names: &[&str]) -> String {
     format!("[{}]", names.join(" "))
 }
@@ -85,7 +85,8 @@ fn problems(what: &str, unknown: &[&str], lacking: &[&str]) -> Option<String> {
     (!messages.is_empty()).then(|| messages.join(", "))
 }
 
-/// `others` are the conditions that somebody else sets, among them those of the readiness gates.
+/// Computes the Ready condition. `others` are the conditions of other writers, among them those of readiness
+/// gates.
 fn ready(pod: &Pod, statuses: &[&ContainerStatus], phase: &str, others: &[PodCondition]) -> Verdict {
     let containers = containers_ready(pod, statuses, phase);
     if !containers.ok {
@@ -145,7 +146,8 @@ fn ready_to_start(pod: &Pod, runtime: &PodRuntimeStatus) -> Verdict {
     if change.changed { Verdict::no("PodSandboxNotReady", change.message) } else { Verdict::YES }
 }
 
-/// All conditions of the pod: `others` as they are, then the kubelet's own. `old` gives the transition times.
+/// Returns all conditions of the pod: `others` unchanged, then the kubelet's own. `old` supplies the transition
+/// times.
 pub fn conditions(
     pod: &Pod,
     statuses: &[&ContainerStatus],
@@ -168,7 +170,7 @@ pub fn conditions(
     all
 }
 
-/// The conditions of a pod that ended while it counted as ready.
+/// Sets the conditions of an ended pod that was ready to not ready.
 pub fn end_readiness(pod: &Pod, conditions: &mut [PodCondition], phase: &str, now: Timestamp) {
     let old = conditions.to_vec();
     let reason = if phase == "Succeeded" { "PodCompleted" } else { "PodFailed" };

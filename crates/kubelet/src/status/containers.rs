@@ -1,4 +1,4 @@
-//! The API's container statuses, from the runtime's and from what is known of earlier times.
+//! The API's container statuses, computed from the runtime's state and from earlier statuses.
 //!
 //! Source: the behaviour of upstream's `convertToAPIContainerStatuses` and of its probe manager.
 
@@ -20,10 +20,10 @@ use crate::runtime::{ContainerState, ContainerStatus};
 
 const LOST: &str = "ContainerStatusUnknown";
 const LOST_EXIT_CODE: i32 = 137;
-/// All messages of a pod's containers together, in bytes.
+/// The limit of all messages of a pod's containers together, in bytes.
 const MAX_MESSAGES: usize = 12 << 10;
 
-/// The statuses of `containers`, init containers in the pod's order, others by name.
+/// Returns the statuses of `containers`: init containers in the pod's order, others by name.
 pub fn statuses(
     input: &Input<'_>,
     kind: ContainerKind,
@@ -111,7 +111,7 @@ fn default_waiting(pod: &Pod) -> ApiState {
     waiting(if init { "PodInitializing" } else { "ContainerCreating" }, "")
 }
 
-/// A container the runtime does not know: not made yet, or lost.
+/// Returns the status of a container that the runtime does not have: not created yet, or lost.
 fn without_runtime(input: &Input<'_>, container: &Container, old: Option<&ApiStatus>) -> ApiStatus {
     let pod = input.pod;
     let mut status = ApiStatus {
@@ -183,8 +183,9 @@ fn from_runtime(
     status
 }
 
-/// What a running container has of what its pod was given: where that is not known, what was said of it last. `None`
-/// for one that does not run: it gets what the pod was given.
+/// Returns the resources that a running container has. If they are not known, for example after a restart of the
+/// kubelet, these are the last published ones. `None` for a container that does not run: it will start with the
+/// allocated resources.
 fn actual_resources(
     input: &Input<'_>,
     current: &ContainerStatus,
@@ -232,7 +233,7 @@ fn volume_mounts(container: &Container, can: bool) -> Option<Vec<VolumeMountStat
         mount_path: mount.mount_path.clone(),
         read_only: mount.read_only,
         recursive_read_only: (mount.read_only == Some(true)).then(|| {
-            // What could not be was refused when the container was to start.
+            // A mount that cannot be read-only recursively was refused before the container's start.
             if recursive_read_only(mount, can).unwrap_or(false) { "Enabled" } else { "Disabled" }.to_owned()
         }),
         ..VolumeMountStatus::default()
@@ -240,7 +241,7 @@ fn volume_mounts(container: &Container, can: bool) -> Option<Vec<VolumeMountStat
     Some(mounts.iter().map(status).collect())
 }
 
-/// Adds `started` and `ready`, by the probes' results.
+/// Sets `started` and `ready` from the results of the probes.
 fn probed(
     input: &Input<'_>,
     kind: ContainerKind,
@@ -252,7 +253,7 @@ fn probed(
         return;
     }
     let current = newest(input.runtime, &container.name).filter(|s| s.state == ContainerState::Running);
-    // A container that ran before this kubelet started keeps what was known of it until it is probed.
+    // A container that ran before this kubelet started keeps its earlier values until it is probed.
     let before = old.filter(|old| {
         current.is_some_and(|c| c.started_at.is_some_and(|at| at < input.kubelet_started))
             && old.container_id == status.container_id
@@ -274,8 +275,8 @@ fn probed(
         });
 }
 
-/// Cuts messages so that all together stay within the limit. Upstream cuts those of terminated containers alone; one
-/// that waits may wait because of what a hook has printed.
+/// Cuts messages so that their total stays within the limit. Upstream cuts those of terminated containers alone;
+/// but a waiting container may have a message, too, with the output of a hook.
 pub fn limit_messages(lists: &mut [&mut Vec<ApiStatus>]) {
     let count: usize = lists.iter().map(|list| list.len()).sum();
     let limit = MAX_MESSAGES / count.max(1);
@@ -291,7 +292,8 @@ pub fn limit_messages(lists: &mut [&mut Vec<ApiStatus>]) {
     }
 }
 
-/// Once a pod is over every container that had its turn has an end; one that has none is lost.
+/// Marks containers as terminated once the pod has ended: every container whose turn to start had come has an end,
+/// and one without an end is lost.
 pub fn end_all(pod: &Pod, main: &mut [ApiStatus], init: &mut [ApiStatus]) {
     let message = "The container could not be located when the pod was terminated";
     let terminated = |s: &ApiStatus| s.state.as_ref().is_some_and(|s| s.terminated.is_some());
@@ -302,7 +304,7 @@ pub fn end_all(pod: &Pod, main: &mut [ApiStatus], init: &mut [ApiStatus]) {
         ran(&s.state) || ran(&s.last_state)
     };
     let initialized = main.iter().any(ran) || init_is_done(pod, init);
-    // Init containers behind the last one that ran never got their turn; the first always had it.
+    // The turn of init containers after the last one that ran never came; that of the first one always did.
     let started = init.iter().rposition(ran).map_or(1, |at| at + 1);
     let main = main.iter_mut().filter(|_| initialized);
     for status in main.chain(init.iter_mut().take(started)).filter(|s| !terminated(s)) {
@@ -312,7 +314,7 @@ pub fn end_all(pod: &Pod, main: &mut [ApiStatus], init: &mut [ApiStatus]) {
     }
 }
 
-/// Whether the last init container has done its part.
+/// Whether the last init container has succeeded, or has started if it is a sidecar.
 fn init_is_done(pod: &Pod, init: &[ApiStatus]) -> bool {
     let Some(last) = pod::init_containers(pod).last() else { return true };
     let Some(status) = init.iter().find(|s| s.name == last.name) else { return false };

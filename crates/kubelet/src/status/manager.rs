@@ -1,5 +1,5 @@
-//! Writes pod statuses to the API: the newest one of each pod, never an older one over it, and removes pods that
-//! are over and marked for deletion.
+//! Writes pod statuses to the API: always the newest one of each pod. Deletes pods that have ended and are marked
+//! for deletion.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use super::{end_all, end_readiness, is_ours};
 use crate::allocation;
 use crate::pod;
 
-/// How many statuses are on their way at once.
+/// The number of statuses that are written at the same time.
 const WORKERS: usize = 8;
 
 #[derive(Clone)]
@@ -24,15 +24,16 @@ struct Entry {
     namespace: String,
     name: String,
     status: PodStatus,
-    /// Whether containers may still run: then a terminal phase is not shown yet, as others may take what the
-    /// pod still uses.
+    /// Whether containers may still run. Then a terminal phase is not published yet, as the scheduler may give the
+    /// pod's resources to other pods.
     may_run: bool,
-    /// Nothing of the pod is left here but its records.
+    /// Whether only records, logs and the folder of the pod are left on this node.
     finished: bool,
-    /// The API's answer to the last write; the informer may be behind it.
+    /// The pod as the API returned it after the last write; the informer may lag behind it.
     written: Option<Arc<Pod>>,
 }
 
+/// Writes the statuses of this node's pods.
 pub struct StatusManager {
     client: Client,
     pods: Lister<Pod>,
@@ -50,7 +51,7 @@ impl StatusManager {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes until `stop`.
+    /// Writes statuses until `stop` is cancelled.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let queue = Arc::clone(&self.queue);
         let sync = move |uid: String| {
@@ -60,12 +61,12 @@ impl StatusManager {
         queue.run("pod status", WORKERS, stop, sync).await;
     }
 
-    /// What was last set.
+    /// Returns the status that was set last.
     pub fn get(&self, uid: &str) -> Option<PodStatus> {
         self.lock().get(uid).map(|entry| entry.status.clone())
     }
 
-    /// Sets the status; it is written soon.
+    /// Sets the status, and queues it for writing.
     pub fn set(&self, pod: &Pod, status: PodStatus, may_run: bool) {
         let mut entries = self.lock();
         let entry = entries.entry(pod.uid().to_owned()).or_insert_with(|| new_entry(pod));
@@ -78,7 +79,8 @@ impl StatusManager {
         self.queue.add(pod.uid().to_owned());
     }
 
-    /// The pod is over: every container has an end, the phase is terminal, and the API object may go.
+    /// Marks the pod as finished: every container has an end, the phase is terminal, and the API object may be
+    /// deleted.
     pub fn terminate(&self, pod: &Pod) {
         let now = self.client.clock().now();
         let mut entries = self.lock();
@@ -99,13 +101,14 @@ impl StatusManager {
         self.queue.add(pod.uid().to_owned());
     }
 
-    /// Looks again whether the API shows what was set: after every change of the pod there.
+    /// Queues the pod, after each change of it in the API, to compare its status there with the one that was set.
     pub fn refresh(&self, uid: &str) {
         if self.lock().contains_key(uid) {
             self.queue.add(uid.to_owned());
         }
     }
 
+    /// Forgets a pod that the API has removed.
     pub fn forget(&self, uid: &str) {
         self.lock().remove(uid);
     }
@@ -122,7 +125,7 @@ impl StatusManager {
                 .await;
             match sent {
                 Ok(pod) => current = self.note_written(uid, pod),
-                // Gone, or another pod has its name by now.
+                // The pod is gone, or another pod has its name by now.
                 Err(error) if error.is_not_found() => return Ok(()),
                 Err(error) if error.is_conflict() => return self.still_there(&entry, uid, error).await,
                 Err(error) => return Err(error),
@@ -137,7 +140,7 @@ impl StatusManager {
         Ok(())
     }
 
-    /// A conflict is only worth another try if the pod is the same one.
+    /// Decides whether a conflict is retried: only if the pod is still the same one.
     async fn still_there(
         &self,
         entry: &Entry,
@@ -188,14 +191,14 @@ fn new_entry(pod: &Pod) -> Entry {
 }
 
 fn newer(a: Option<Arc<Pod>>, b: Option<Arc<Pod>>) -> Option<Arc<Pod>> {
-    // A pod that left the informer is gone, whatever an earlier answer said.
+    // A pod that the informer does not have any more is gone, even if an earlier answer contained it.
     let a = a?;
     let Some(b) = b else { return Some(a) };
     let version = |pod: &Pod| pod.metadata.resource_version.as_deref().and_then(|v| v.parse::<u64>().ok());
     Some(if version(&b) > version(&a) { b } else { a })
 }
 
-/// What is to be shown now: the terminal phase waits until nothing runs any more.
+/// Returns the status to publish now: a terminal phase is published only when no container runs any more.
 fn merge(api: &Pod, entry: &Entry, now: jiff::Timestamp) -> PodStatus {
     let (old, mut status) = (pod::status(api), entry.status.clone());
     let ends = pod::is_terminal_phase(status.phase.as_deref().unwrap_or(""));
@@ -210,7 +213,7 @@ fn merge(api: &Pod, entry: &Entry, now: jiff::Timestamp) -> PodStatus {
     status
 }
 
-/// Status fields that are not the kubelet's.
+/// Status fields that other components write.
 const NOT_OURS: [&str; 7] = [
     "nominatedNodeName",
     "resourceClaimStatuses",
@@ -228,7 +231,7 @@ fn object(status: &PodStatus) -> Map<String, Value> {
     }
 }
 
-/// What makes the new object of the old one, where objects are merged: names that are gone are null.
+/// Returns the merge patch from the old object to the new one: removed fields are null.
 fn merged(old: Option<&Value>, new: Value) -> Value {
     let (Some(Value::Object(old)), Value::Object(mut fields)) = (old, new.clone()) else { return new };
     for (name, before) in old {
@@ -241,8 +244,8 @@ fn merged(old: Option<&Value>, new: Value) -> Value {
     Value::Object(fields)
 }
 
-/// A strategic merge patch from one status to the other; `None` if they are the same. It carries the uid, so that
-/// it cannot hit another pod of that name.
+/// Returns a strategic merge patch from one status to the other; `None` if they are equal. The patch contains the
+/// uid, so that it cannot change another pod of the same name.
 fn patch(uid: &str, from: &PodStatus, to: &PodStatus) -> Option<Value> {
     let (mut old, new) = (object(from), object(to));
     let mut changes = Map::new();
@@ -255,7 +258,7 @@ fn patch(uid: &str, from: &PodStatus, to: &PodStatus) -> Option<Value> {
         if NOT_OURS.contains(&field.as_str()) || before.as_ref() == Some(&value) {
             continue;
         }
-        // These lists merge by address unless told to replace.
+        // These lists are merged by address, unless the patch replaces them.
         let merges = matches!(field.as_str(), "podIPs" | "hostIPs") && before.is_some();
         let value = match value {
             Value::Array(mut items) if merges => {
@@ -282,7 +285,7 @@ fn changed_conditions(from: &PodStatus, to: &PodStatus) -> Vec<Value> {
             continue;
         }
         let Ok(mut value) = serde_json::to_value(condition) else { continue };
-        // A condition is merged field by field: what is no longer said has to be taken away.
+        // A condition is merged field by field: fields that are not set any more have to be null.
         if let Some(fields) = value.as_object_mut() {
             for (name, had, has) in [
                 ("reason", before.is_some_and(|b| b.reason.is_some()), condition.reason.is_some()),

@@ -1,4 +1,4 @@
-//! The status of pods: made as a pure function, written by the status manager.
+//! The status of pods: computed by pure functions, written by the status manager.
 
 mod conditions;
 mod containers;
@@ -26,7 +26,7 @@ use crate::probes::ProbeResults;
 use crate::qos;
 use crate::runtime::{ContainerStatus, PodRuntimeStatus, SandboxState};
 
-/// Why a container could not be started: what its waiting state shows.
+/// Why a container could not be started: the reason and message of its waiting state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartFailure {
     /// `CrashLoopBackOff`, `ErrImagePull`, `CreateContainerConfigError` …
@@ -34,27 +34,27 @@ pub struct StartFailure {
     pub message: String,
 }
 
-/// All that a pod's status is made from.
+/// The inputs from which a pod's status is computed.
 pub struct Input<'a> {
     pub pod: &'a Pod,
-    /// What the status was: the kubelet's own memory of it, or the API's.
+    /// The last status: the one that the kubelet has computed, or the one in the API.
     pub old: &'a PodStatus,
     pub runtime: &'a PodRuntimeStatus,
-    /// By container name.
+    /// Failures by container name.
     pub failures: &'a BTreeMap<String, StartFailure>,
     pub probes: &'a ProbeResults,
     /// Termination messages by container id.
     pub messages: &'a Messages,
-    /// What running containers have of what the pod was given, by id.
+    /// The resources that running containers have, by id.
     pub actuated: &'a BTreeMap<String, ResourceRequirements>,
-    /// The conditions of a resize.
+    /// The conditions of a resize in progress or pending.
     pub resize: &'a [PodCondition],
     pub host_ips: &'a [String],
     pub runtime_name: &'a str,
-    /// Whether the pod's mounts are made read-only recursively where it is asked for.
+    /// Whether the runtime can make the pod's mounts read-only recursively where a mount asks for it.
     pub recursive_read_only: bool,
     pub kubelet_started: Timestamp,
-    /// No container will be started any more.
+    /// Whether no container will be started any more.
     pub terminal: bool,
     pub now: Timestamp,
 }
@@ -69,14 +69,14 @@ impl Input<'_> {
 pub const DEADLINE_EXCEEDED: (&str, &str) =
     ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline");
 
-/// When the pod's time is over.
+/// When the pod's `activeDeadlineSeconds` are over.
 pub fn deadline(pod: &Pod, old: &PodStatus) -> Option<Timestamp> {
     let seconds = pod::spec(pod).active_deadline_seconds?;
     let start = old.start_time.as_ref()?.0;
     start.checked_add(std::time::Duration::from_secs(u64::try_from(seconds).unwrap_or(0))).ok()
 }
 
-/// The status that the API should show.
+/// Computes the status to publish.
 pub fn generate(input: &Input<'_>) -> PodStatus {
     let Input { pod, old, .. } = input;
     let known = |list: &Option<Vec<_>>| list.clone().unwrap_or_default();
@@ -124,14 +124,15 @@ pub fn generate(input: &Input<'_>) -> PodStatus {
     status
 }
 
-/// Conditions of others from the API, where they are newer; our own from memory.
+/// Returns the conditions of other writers from the API, where they are newer, and the kubelet's own from `old`.
 fn merge_conditions(pod: &Pod, old: &PodStatus) -> Vec<PodCondition> {
     let api = pod::status(pod).conditions.iter().flatten().filter(|c| !is_ours(&c.type_));
     let own = old.conditions.iter().flatten().filter(|c| is_ours(&c.type_));
     api.chain(own).cloned().collect()
 }
 
-/// A pod never leaves a terminal phase; reason and message belong to the phase; a deadline ends the pod.
+/// Sets the phase: a terminal phase never changes, reason and message belong to the phase, and a passed deadline
+/// ends the pod.
 fn set_phase(status: &mut PodStatus, input: &Input<'_>, computed: &str) {
     let Input { pod, old, .. } = input;
     let old_phase = old.phase.as_deref().unwrap_or("");
@@ -168,7 +169,7 @@ fn set_addresses(status: &mut PodStatus, input: &Input<'_>) {
         ips = input.host_ips.to_vec();
     }
     if ips.is_empty() {
-        // A pod that is over keeps the address it had.
+        // A pod that has ended keeps its addresses.
         let old = input.old.pod_ips.iter().flatten();
         ips = old.map(|ip| ip.ip.clone()).collect();
         if sandbox.is_none()

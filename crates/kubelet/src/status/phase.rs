@@ -1,4 +1,4 @@
-//! The phase of a pod, from its containers' states.
+//! The phase of a pod, computed from the states of its containers.
 //!
 //! Source: the pod lifecycle documentation; the behaviour of upstream's `getPhase`.
 
@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerState, ContainerStatus, Pod
 
 use crate::pod;
 
-/// How a container stands, for the phase.
+/// The state of a container, as far as the phase depends on it.
 enum Standing {
     Unknown,
     Running {
@@ -15,7 +15,7 @@ enum Standing {
     Terminated {
         exit_code: i32,
     },
-    /// Waiting to be started again after an end with this code.
+    /// The container waits to be restarted, after it ended with this code.
     WaitingAfter {
         exit_code: i32,
     },
@@ -72,7 +72,7 @@ impl Counts {
                 self.pending_sidecars += usize::from(!started);
                 self.running += 1;
             }
-            // Sidecars that have ended play no part.
+            // Sidecars that have ended do not count.
             Standing::Terminated { .. } | Standing::WaitingAfter { .. } => {}
             Standing::Waiting => {
                 self.pending_sidecars += 1;
@@ -85,7 +85,7 @@ impl Counts {
         }
     }
 
-    /// `again`: another one follows, however this one ended.
+    /// Counts a main container. `again`: another container follows, however this one ended.
     fn main(&mut self, pod: &Pod, container: &Container, standing: &Standing, again: bool) {
         match standing {
             Standing::Running { .. } => self.running += 1,
@@ -102,8 +102,8 @@ impl Counts {
     }
 }
 
-/// `replaced`: whether the container of this name is to be followed by another one, however it ends. `terminal`: no
-/// container will be started any more. `initialized`: a main container has been started before.
+/// Computes the phase. `replaced`: whether another container follows the one of this name, however it ends.
+/// `terminal`: no container will be started any more. `initialized`: a main container has been started before.
 pub fn phase(
     pod: &Pod,
     statuses: &[&ContainerStatus],

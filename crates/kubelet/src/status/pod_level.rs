@@ -1,4 +1,4 @@
-//! The resources of the pod as a whole in its status: what it was given, and what its cgroup has.
+//! The pod-level resources in the status: the allocated ones, and those of the pod's cgroup.
 //!
 //! Source: `convertToAPIPodLevelResourcesStatus` of `k8s.io/kubernetes/pkg/kubelet/kubelet_pods.go`, KEP-5419.
 
@@ -8,7 +8,7 @@ use super::Input;
 use crate::pod;
 use crate::resources::{Amounts, amounts, is_limited, pod_limits, pod_requests, quantities};
 
-/// Fills in `allocatedResources` and `resources` of a status that has its phase.
+/// Sets `allocatedResources` and `resources` of a status whose phase is set.
 pub(super) fn fill(status: &mut PodStatus, input: &Input<'_>) {
     let given = pod_requests(input.pod);
     status.allocated_resources = (!given.is_empty()).then(|| quantities(&given));
@@ -16,14 +16,15 @@ pub(super) fn fill(status: &mut PodStatus, input: &Input<'_>) {
     let resizes = input.resize.iter().any(|c| c.type_ == "PodResizeInProgress");
     let before = input.old.resources.as_ref().filter(|_| runs(input.old) && runs(status) && resizes);
     status.resources = Some(match before {
-        // Until a resize has been carried out, the pod has what it had.
+        // Until a resize has been actuated, the pod keeps its earlier resources.
         Some(before) => before.clone(),
         None if runs(status) => of_cgroup(input.pod, &given),
         None => requirements(&given, &pod_limits(input.pod)),
     });
 }
 
-/// What the cgroup of a pod that was given this much says, and what the pod itself asks for beside.
+/// Returns the resources in the cgroup of a pod with these allocated requests, and the other ones of its pod-level
+/// spec.
 fn of_cgroup(pod: &Pod, given: &Amounts) -> ResourceRequirements {
     let own = pod::spec(pod).resources.clone().unwrap_or_default();
     let (mut requests, mut limits) = (amounts(own.requests.as_ref()), amounts(own.limits.as_ref()));

@@ -1,4 +1,4 @@
-//! Statuses of pods in all their states.
+//! Statuses of pods in all states.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ fn one(policy: &str) -> Pod {
     pod(json!({"restartPolicy": policy, "containers": [{"name": "web", "image": "web:1"}]}))
 }
 
-/// `name` runs, `name=1` has ended.
+/// Parses a container: `name` runs, `name=1` has ended with code 1.
 fn container(text: &str, attempt: u32) -> ContainerStatus {
     let (name, code) = text.split_once('=').map_or((text, None), |(n, c)| (n, c.parse::<i32>().ok()));
     ContainerStatus {
@@ -151,7 +151,7 @@ fn a_running_pod_is_ready() {
     assert_eq!(web.image_id, "docker.io/library/web@sha256:1");
     assert_eq!(condition(&status, "Ready"), ("True", "", ""));
     assert_eq!(condition(&status, "PodReadyToStartContainers"), ("True", "", ""));
-    // Nothing changed: transition times stay.
+    // Without a change, transition times are kept.
     let again = Case { old: status.clone(), ..Case::default() };
     assert_eq!(again.status(&one("Always"), &runtime(vec![container("web", 0)])), status);
 }
@@ -205,7 +205,7 @@ fn a_crash_loop_keeps_the_last_end_in_sight() {
     let last = web.last_state.as_ref().unwrap().terminated.as_ref().unwrap();
     assert_eq!((last.exit_code, last.message.as_deref()), (3, Some("it broke")));
     assert_eq!(last.container_id.as_deref(), Some("knarr://web-1"));
-    // Once it runs again the previous end is the last state.
+    // Once the container runs again, its previous end becomes the last state.
     let status =
         Case::default().status(&one("Always"), &runtime(vec![container("web", 2), container("web=3", 1)]));
     let last = first(&status).last_state.as_ref().unwrap().terminated.as_ref().unwrap();
@@ -281,7 +281,7 @@ fn probes_decide_about_readiness() {
     assert_eq!(flags(&case), (Some(true), true));
     case.probes.readiness.set("web-0", ProbeResult::Failure);
     assert_eq!(flags(&case), (Some(true), false));
-    // After a restart of the kubelet a container that was ready stays so until it is probed.
+    // After a restart of the kubelet, a container that was ready stays ready until it is probed.
     let ready = Case::default();
     ready.probes.startup.set("web-0", ProbeResult::Success);
     ready.probes.readiness.set("web-0", ProbeResult::Success);
@@ -347,7 +347,8 @@ fn at_the_end_only_containers_that_had_their_turn_are_lost() {
         serde_json::from_value(json!(list)).unwrap()
     };
     let sidecar = Some("Always");
-    // Init containers (the last one's own restart policy) and the main one; then who is told to be lost.
+    // Init containers (with the last one's own restart policy) and the main one; then which of them are marked as
+    // lost.
     for (what, init, policy, main, lost) in [
         ("no init containers", vec![], None, &waiting, vec![true]),
         ("the last one failed", vec![&ended(0), &ended(1)], None, &waiting, vec![false, false, false]),
@@ -392,7 +393,7 @@ fn shown(resources: Option<&ResourceRequirements>) -> String {
     serde_json::to_string(&resources.expect("resources")).unwrap().replace('"', "")
 }
 
-/// The pod as a whole shows what it was given at once, and what it has once a resize has been carried out.
+/// The pod-level status shows allocated resources at once, and actual ones once a resize is actuated.
 #[test]
 fn the_resources_of_the_whole_pod() {
     let of = |cpu: &str| {
@@ -416,7 +417,7 @@ fn the_resources_of_the_whole_pod() {
     let resized = case.status(&of("1500m"), &running);
     assert_eq!(shown(resized.resources.as_ref()), before.replace("cpu:1", "cpu:1500m"));
 
-    // Of containers alone: the pod's cgroup has a limit only where every one of them has.
+    // With container resources alone, the pod's cgroup has a limit only if every container has one.
     let limited =
         json!({"name": "a", "image": "i", "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}});
     let some = pod(json!({"containers": [limited, {"name": "web", "image": "i"}]}));
