@@ -1,4 +1,4 @@
-//! Bodies and plain answers.
+//! Bodies of responses, and simple responses.
 
 use bytes::Bytes;
 use http::{Response, StatusCode, header};
@@ -23,7 +23,7 @@ fn answer(status: StatusCode, content_type: &'static str, bytes: impl Into<Bytes
     response
 }
 
-/// An error as upstream's kubelet gives it: plain text.
+/// Returns an error as upstream's kubelet does: plain text.
 pub fn text(status: StatusCode, message: impl Into<String>) -> Answer {
     answer(status, "text/plain; charset=utf-8", message.into())
 }
@@ -40,7 +40,7 @@ pub fn prometheus(metrics: String) -> Answer {
     answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics)
 }
 
-/// A body that is sent as it comes.
+/// Returns a response whose body is sent chunk by chunk.
 pub fn streamed(chunks: mpsc::Receiver<Bytes>) -> Answer {
     let stream = futures_util::stream::unfold(chunks, |mut chunks| async move {
         let chunk = chunks.recv().await?;

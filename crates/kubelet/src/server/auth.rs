@@ -1,4 +1,4 @@
-//! Who asks, and whether they may: client certificates, TokenReview and SubjectAccessReview.
+//! Authentication and authorization of requests: client certificates, TokenReview and SubjectAccessReview.
 //!
 //! Source: `k8s.io/kubernetes/pkg/kubelet/server/auth.go`.
 
@@ -8,14 +8,14 @@ use std::time::Duration;
 use knarr_client::Client;
 use knarr_client::reviews::{Asked, Lasting, MASTERS, Reviews, UserInfo, bearer_token};
 
-/// How long answers of the API server are believed; upstream's defaults.
+/// How long answers of the API server are cached; upstream's defaults.
 const LASTING: Lasting = Lasting {
     token: Duration::from_secs(120),
     allowed: Duration::from_secs(300),
     denied: Duration::from_secs(30),
 };
 
-/// The caller may not: the text of the 403.
+/// The request is refused; the text is the body of the response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
     #[error("Unauthorized")]
@@ -26,7 +26,7 @@ pub enum AuthError {
     Unavailable { user: String, verb: &'static str, subresource: &'static str },
 }
 
-/// Asks the API server, and remembers for a while.
+/// Asks the API server, and caches its answers.
 pub struct Auth {
     client: Client,
     node_name: String,
@@ -39,7 +39,7 @@ impl Auth {
         Self { client, node_name: node_name.to_owned(), reviews }
     }
 
-    /// The caller: of the certificate if there is one, else of the bearer token.
+    /// Returns the user of the client certificate if there is one, else of the bearer token.
     pub async fn authenticate(
         &self,
         certificate: Option<&UserInfo>,
@@ -54,15 +54,16 @@ impl Auth {
         holder.ok().flatten().ok_or(AuthError::Unauthorized)
     }
 
-    /// Whether the caller may do this with any of the subresources of this node.
+    /// Checks that the user may use any of these subresources of this node.
     pub async fn authorize(
         &self,
         user: &UserInfo,
         verb: &'static str,
         subresources: &[&'static str],
     ) -> Result<(), AuthError> {
-        // Who needs no asking: administrators, and with them the API server itself. The name under which it usually comes
-        // is worth nothing alone: others may get a certificate or token with it.
+        // Members of system:masters are allowed without a review: administrators, and the API server. The API
+        // server is not recognised by its usual user name, as others may get a certificate or token with that
+        // name.
         if user.is_in(MASTERS) {
             return Ok(());
         }

@@ -1,7 +1,7 @@
-//! /metrics/cadvisor: what the node, its pods and their containers use, under the names and labels that cAdvisor gives
-//! them in upstream's kubelet.
+//! /metrics/cadvisor: the resource usage of the node, its pods and containers, with the names and labels of
+//! cAdvisor in upstream's kubelet.
 //!
-//! All of it is read when it is asked for. What neither the kernel nor the runtime tells has no line.
+//! All values are read for each request. Values that neither the kernel nor the runtime reports are left out.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub async fn answer(handler: &Handler) -> Answer {
     answer::prometheus(render(&all.into_sorted()))
 }
 
-/// One thing that uses something, with the labels of all its lines.
+/// A machine, pod or container, with the labels of all its lines.
 struct Subject {
     labels: Labels,
     at: Timestamp,
@@ -98,7 +98,7 @@ impl Families {
         self.add(memory, labels(), machine.memory_bytes as f64, None);
     }
 
-    /// The whole machine is the cgroup `/`.
+    /// Adds the lines of the whole machine, which is the cgroup `/`.
     fn node(&mut self, node: &NodeUsage, at: Timestamp) {
         let root = UsageDetails { cgroup: "/".to_owned(), ..UsageDetails::default() };
         let subject = Subject::of(None, "", Some(&root), at, "", "");
@@ -122,7 +122,7 @@ impl Families {
             interfaces.for_each(|interface| self.interface(&subject, interface));
         }
         for container in &usage.containers {
-            // What has ended uses nothing.
+            // Ended containers use nothing.
             let Some(started) = stats::started_at(pod, &container.container_id) else { continue };
             let details = details.get(&container.container_id);
             let image = image_of(pod, &container.name);
@@ -266,7 +266,7 @@ impl Families {
     }
 }
 
-/// As the status names it.
+/// Returns the container's image as the pod's status names it.
 fn image_of(pod: &Pod, container: &str) -> String {
     let status = pod.status.as_ref();
     let lists =
@@ -349,8 +349,8 @@ mod tests {
             assert!(text.lines().any(|l| l == line), "no {line} in\n{text}");
         }
         assert!(!text.contains("container=\"done\""), "it has ended");
-        assert!(!text.contains("container_memory_swap"), "nobody knows");
-        // Every family once, with its type.
+        assert!(!text.contains("container_memory_swap"), "the value is not known");
+        // Each family occurs once, with its type.
         let types = text.lines().filter(|l| l.starts_with("# TYPE ")).count();
         let mut names: Vec<&str> =
             text.lines().filter(|l| !l.starts_with('#')).filter_map(|l| l.split('{').next()).collect();

@@ -1,4 +1,4 @@
-//! The kubelet's certificates, as its metrics show them.
+//! Metrics of the kubelet's certificates.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use jiff::Timestamp;
 use super::families::Family;
 use super::serving_certificate::ServingCertificate;
 
-/// When a certificate ends; `None` if there is none, or that is not known.
+/// Returns when a certificate expires; `None` if there is none, or its end is not known.
 pub type NotAfter = Arc<dyn Fn() -> Option<Timestamp> + Send + Sync>;
 
 /// The kubelet's certificates.
 pub struct Certificates {
-    /// What handshakes show.
+    /// The certificate of the kubelet's server.
     pub serving: Arc<ServingCertificate>,
-    /// What it shows to the API server.
+    /// The certificate by which the kubelet authenticates to the API server.
     pub client: NotAfter,
 }
 

@@ -13,28 +13,28 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-/// In the fifth version, a message on this channel names one that its sender has closed.
+/// The channel of the fifth version on which a sender names a channel that it has closed.
 const CLOSE: u8 = 255;
-/// Messages that may wait in either direction; whoever makes more has to wait.
+/// The number of messages that may be queued in either direction; a sender waits when the queue is full.
 const QUEUE: usize = 16;
 
-/// How messages are written.
+/// The encoding of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Codec {
-    /// Else text: the channel's digit, then base64.
+    /// Whether messages are binary; otherwise they are text: the channel's digit, then base64.
     pub binary: bool,
     /// Whether the client can close single channels.
     pub closes: bool,
 }
 
-/// What comes from the client.
+/// A message from the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     Data(u8, Bytes),
     Closed(u8),
 }
 
-/// What goes to the client.
+/// A message to the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
     pub channel: u8,
@@ -56,7 +56,7 @@ impl Codec {
         Message::Text(message.into())
     }
 
-    /// `None` for messages that carry nothing.
+    /// Decodes a message; `None` if it carries no data.
     pub fn decode(self, message: Message) -> Option<Input> {
         let bytes: Bytes = match message {
             Message::Binary(bytes) => bytes,
@@ -74,14 +74,14 @@ impl Codec {
     }
 }
 
-/// The two ends that a session holds. When the client has gone, `input` ends and `output` is closed.
+/// The session's ends of the streams. When the client disconnects, `input` ends and `output` is closed.
 pub struct Channels {
     pub input: mpsc::Receiver<Input>,
     pub output: mpsc::Sender<Output>,
 }
 
-/// Runs the connection behind a pair of queues. It is closed in good order when `output` is dropped; the future
-/// ends when all is written.
+/// Connects a WebSocket with a pair of queues. The connection is closed properly when `output` is dropped; the
+/// future ends when everything is written.
 pub fn over_websocket<S>(
     socket: WebSocketStream<S>,
     codec: Codec,
@@ -100,7 +100,7 @@ where
             if let Some(input) = codec.decode(message)
                 && in_tx.send(input).await.is_err()
             {
-                // The session is over; what comes now is read until the client closes.
+                // The session has ended; messages are read and dropped until the client closes the connection.
                 while let Some(Ok(_)) = stream.next().await {}
             }
         }
@@ -118,7 +118,7 @@ where
     let run = async move {
         let (mut read, mut write) = (Box::pin(read), Box::pin(write));
         tokio::select! {
-            // The client has gone: nobody reads what is still to be written.
+            // The client has disconnected; what is still queued cannot be sent.
             () = &mut read => {}
             () = &mut write => {}
         }

@@ -1,4 +1,4 @@
-//! Who signs the certificates of those that may talk to the kubelet, which can be exchanged while it runs.
+//! The certificate authorities of the server's clients, which can be replaced while the server runs.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -11,17 +11,17 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
 use super::ServerError;
 
-/// Authorities of clients. Handshakes after an exchange go by the new ones.
+/// The authorities of clients. Handshakes after a replacement use the new ones.
 #[derive(Debug)]
 pub struct ClientAuthorities(RwLock<Arc<dyn ClientCertVerifier>>);
 
 impl ClientAuthorities {
-    /// From PEM.
+    /// Reads the authorities from PEM.
     pub fn new(pem: &str) -> Result<Arc<Self>, ServerError> {
         Ok(Arc::new(Self(RwLock::new(verifier(pem)?))))
     }
 
-    /// From now on goes by these; what cannot be used leaves the old ones in place.
+    /// Replaces the authorities. If the new ones cannot be used, the old ones stay.
     pub fn exchange(&self, pem: &str) -> Result<(), ServerError> {
         let next = verifier(pem)?;
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = next;
@@ -46,7 +46,7 @@ impl ClientCertVerifier for ClientAuthorities {
         false
     }
 
-    /// None: they may change, and clients of the kubelet have one certificate.
+    /// Returns none: the authorities may change, and clients of the kubelet have only one certificate.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

@@ -1,4 +1,4 @@
-//! One request: who, whether, what.
+//! Handles one request: authentication, authorization, routing.
 
 use std::sync::Arc;
 
@@ -17,18 +17,19 @@ use super::handler::Handler;
 use super::route::{self, Route};
 use super::{cadvisor, exec, health, local_path, logs, metrics, port_forward, stats, system_logs};
 
-/// What `/statusz` names of the paths that are answered: as upstream, those that are no web services of their own.
+/// The paths that `/statusz` lists: as upstream, those that are not registered as web services.
 const STATUSZ_PATHS: [&str; 4] = ["/configz", "/flagz", "/healthz", "/metrics"];
 
 impl Handler {
-    /// `certificate` is whom the connection's client certificate names; `stop` ends what upgrades.
+    /// Answers a request. `certificate` is the user of the connection's client certificate; `stop` ends upgraded
+    /// connections.
     pub async fn handle(
         &self,
         request: Request<Incoming>,
         certificate: Option<&UserInfo>,
         stop: &CancellationToken,
     ) -> Answer {
-        // An escaped slash is a slash for the authorizer and the router alike.
+        // The path is decoded once, so that the authorizer and the router see an escaped slash in the same way.
         let Some(path) = route::decoded(request.uri().path()) else {
             return answer::text(StatusCode::BAD_REQUEST, "400 Bad Request: the path is not UTF-8");
         };
@@ -46,7 +47,7 @@ impl Handler {
         };
         let changes = matches!(route, Route::LocalPath(_));
         let upgrades = matches!(route, Route::Exec(_) | Route::Attach(_) | Route::PortForward(_));
-        // Upstream's handlers of these ask for no method; load balancers and monitors come with HEAD.
+        // Upstream's handlers of these paths accept all methods; load balancers and monitors use HEAD.
         let heads = matches!(
             route,
             Route::Healthz(_)

@@ -1,4 +1,4 @@
-//! Why the kubelet's server does not start.
+//! Errors at the start of the kubelet's server.
 
 use std::net::SocketAddr;
 

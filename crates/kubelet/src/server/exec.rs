@@ -1,6 +1,6 @@
-//! Exec and attach: a process's streams over WebSocket channels or SPDY streams.
+//! Exec and attach: the streams of a process over WebSocket channels or SPDY streams.
 //!
-//! Channels: 0 standard input, 1 output, 2 error output, 3 how it ended, 4 the terminal's size.
+//! Channels: 0 standard input, 1 output, 2 error output, 3 the result, 4 the terminal's size.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,9 +33,10 @@ const STDERR: u8 = 2;
 const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
 
-/// When a command has ended but something it left behind keeps its output open, how long silence is borne.
+/// How long to wait for more output after the command has ended, while a process that it left behind keeps its
+/// output open.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a client may take for its streams and its end.
+/// How long a client may take to open its streams, and to close the connection.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
 const BUFFER: usize = 32 << 10;
 
@@ -43,7 +44,7 @@ const BUFFER: usize = 32 << 10;
 #[derive(Debug, Clone, Copy)]
 struct Protocol {
     codec: Codec,
-    /// The end is told as a Status, else as text.
+    /// Whether the result is sent as a Status, else as text.
     status: bool,
 }
 
@@ -62,7 +63,7 @@ const PROTOCOLS: &[(&str, Protocol)] = &[
 
 const SPDY_PROTOCOLS: &[(&str, ())] = &[("v4.channel.k8s.io", ())];
 
-/// Which streams the client wants.
+/// The streams that the client asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Streams {
     stdin: bool,
@@ -77,7 +78,7 @@ impl Streams {
         let streams = Self {
             stdin: route::flag(query, "input"),
             stdout: route::flag(query, "output"),
-            // A terminal has one output.
+            // A terminal has no separate error output.
             stderr: route::flag(query, "error") && !tty,
             tty,
         };
@@ -85,7 +86,7 @@ impl Streams {
     }
 }
 
-/// What the session is about.
+/// What the session carries out.
 enum Order {
     Exec(ExecRequest),
     Attach(AttachRequest),
@@ -106,7 +107,7 @@ impl Order {
         }
     }
 
-    /// A command ends with its client; a container does not.
+    /// Whether the process is killed when its client disconnects: a command is, a container is not.
     fn ends_with_client(&self) -> bool {
         matches!(self, Self::Exec(_))
     }
@@ -145,7 +146,7 @@ pub async fn attach(
         Ok(container) => container,
         Err(answer) => return answer,
     };
-    // The container's own terminal decides, not what the client believes.
+    // The container decides whether there is a terminal, not the client's query.
     streams.tty = container.tty;
     streams.stderr &= !container.tty;
     streams.stdin &= container.stdin;
@@ -210,7 +211,7 @@ fn start(
                     Ok(Some((channels, copies))) => task.run(channels, true, copies).await,
                     _ => tracing::debug!("the client did not open its streams"),
                 }
-                // The client hangs up when it has read how it ended.
+                // The client closes the connection when it has read the result.
                 if tokio::time::timeout(CLIENT_TIMEOUT, &mut connection).await.is_err() {
                     connection.abort();
                 }
@@ -221,7 +222,7 @@ fn start(
     }
 }
 
-/// The streams that a SPDY client opens, by name, with their channels.
+/// Returns the names of the streams that a SPDY client opens, with their channels.
 fn expected_streams(streams: Streams) -> Vec<(&'static str, u8)> {
     let mut expected = vec![("error", ERROR)];
     for (wanted, name, channel) in [
@@ -246,7 +247,7 @@ struct Task {
 }
 
 impl Task {
-    /// Runs the command, tells how it ended, and closes the connection, which `connection` drives.
+    /// Runs the command, sends its result, and closes the connection, which the future `connection` drives.
     async fn run(self, channels: Channels, as_status: bool, connection: impl Future<Output = ()> + Send) {
         let stop = self.stop.clone();
         let session = async move {
@@ -258,18 +259,18 @@ impl Task {
                 Err(error) => Some(ExecResult::of(verb, Err(error))),
             };
             if let Some(result) = result {
-                tell(&output, &result, as_status).await;
+                send_result(&output, &result, as_status).await;
             }
         };
         tokio::select! {
             () = stop.cancelled() => {}
-            // Both: the connection ends after the session has dropped its output.
+            // Both have to end: the connection ends after the session has dropped its output.
             _ = async { tokio::join!(session, connection) } => {}
         }
     }
 }
 
-/// An empty message tells clients that the connection stands.
+/// Sends an empty message, by which clients see that the connection is established.
 async fn greet(output: &mpsc::Sender<Output>, streams: Streams) {
     let channel = match (streams.stdout, streams.stderr) {
         (true, _) => STDOUT,
@@ -279,14 +280,14 @@ async fn greet(output: &mpsc::Sender<Output>, streams: Streams) {
     let _ = output.send(Output { channel, data: Bytes::new() }).await;
 }
 
-async fn tell(output: &mpsc::Sender<Output>, result: &ExecResult, as_status: bool) {
+async fn send_result(output: &mpsc::Sender<Output>, result: &ExecResult, as_status: bool) {
     let text = if as_status { Some(result.status_text()) } else { result.text() };
     if let Some(text) = text {
         let _ = output.send(Output { channel: ERROR, data: text.into() }).await;
     }
 }
 
-/// Carries the streams until the process has ended and its output is sent. `None` if there is nobody to tell.
+/// Copies the streams until the process has ended and its output is sent. `None` if the client has disconnected.
 async fn drive(
     session: Session,
     input: mpsc::Receiver<Input>,
@@ -328,7 +329,7 @@ async fn drive(
     Some(ExecResult::of(verb, exited))
 }
 
-/// Ends when nothing has moved for [`STREAMING_IDLE`].
+/// Ends when nothing was transferred for [`STREAMING_IDLE`].
 async fn idle(moved: Arc<Notify>) {
     while tokio::time::timeout(STREAMING_IDLE, moved.notified()).await.is_ok() {}
 }
@@ -357,7 +358,7 @@ async fn copy_output(
     }
 }
 
-/// Feeds the process from the client; ends when the client has gone.
+/// Copies the client's input to the process; ends when the client disconnects.
 async fn copy_input(
     mut stdin: Option<BoxWriter>,
     mut input: mpsc::Receiver<Input>,
@@ -371,7 +372,7 @@ async fn copy_input(
                 if let Some(writer) = &mut stdin
                     && writer.write_all(&data).await.is_err()
                 {
-                    // The process reads no more; whatever else comes is dropped.
+                    // The process does not read any more; further input is dropped.
                     stdin = None;
                 }
             }

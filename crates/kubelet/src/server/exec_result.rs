@@ -1,4 +1,4 @@
-//! How a command ended, as clients of exec and attach read it on the error channel.
+//! The result of a command, as clients of exec and attach read it from the error channel.
 //!
 //! Source: `k8s.io/cri-streaming/pkg/streaming/remotecommand`.
 
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use crate::runtime::RuntimeError;
 
-/// What is told at the end of a session.
+/// The result at the end of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ExecResult {
     Exited(i32),
-    /// It could not be carried out; the text says what and why.
+    /// The command could not be carried out; the text contains the action and the cause.
     Failed(String),
 }
 
@@ -24,7 +24,7 @@ impl ExecResult {
         }
     }
 
-    /// The Status of the fourth version of the protocol and later.
+    /// Returns the Status of version four of the protocol and later.
     pub fn status(&self) -> Value {
         match self {
             Self::Exited(0) => json!({"metadata": {}, "status": "Success"}),
@@ -50,12 +50,12 @@ impl ExecResult {
         }
     }
 
-    /// The status as upstream writes it.
+    /// Returns the status as upstream serializes it.
     pub fn status_text(&self) -> String {
         String::from_utf8(InOrder::status(&self.status()).to_json()).unwrap_or_default()
     }
 
-    /// The text of the first versions; nothing if all went well.
+    /// Returns the text of the first versions of the protocol; `None` on success.
     pub fn text(&self) -> Option<String> {
         match self {
             Self::Exited(0) => None,

@@ -1,4 +1,4 @@
-//! A container runtime for tests: streams that answer, and nothing else.
+//! A container runtime for tests that implements streams alone.
 
 use std::sync::Mutex;
 
@@ -14,8 +14,8 @@ use crate::runtime::{
     RuntimeError, RuntimeEvent, RuntimeFeatures, RuntimeVersion, SandboxStats, Session, Stats, UsageDetails,
 };
 
-/// `echo` copies its input, `exit N` ends with N, `both` writes to both outputs, `forever` waits to be killed,
-/// anything else cannot be started.
+/// The command `echo` copies its input, `exit N` ends with code N, `both` writes to both outputs, `forever` waits
+/// to be killed; all others cannot be started.
 pub struct FakeRuntime {
     pub controls: Mutex<Vec<Control>>,
     pub events: broadcast::Sender<RuntimeEvent>,
@@ -85,7 +85,7 @@ impl FakeRuntime {
     }
 }
 
-/// The runtime itself, leaked: sessions outlive the borrow that a call has.
+/// A leaked runtime: sessions outlive the borrow of a call.
 pub struct Leaked(pub &'static FakeRuntime);
 
 impl Leaked {

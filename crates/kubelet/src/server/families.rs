@@ -1,14 +1,14 @@
-//! Families of metrics in Prometheus' text format.
+//! Metric families in Prometheus' text format.
 
 use std::fmt::Write;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-/// Text for Prometheus, of what this crate does not know.
+/// Returns the metrics of other parts of the process as text.
 pub type OtherMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// Names and values.
+/// The names and values of labels.
 pub type Labels = Vec<(&'static str, String)>;
 
 struct Line {
@@ -35,7 +35,7 @@ impl Family {
     }
 }
 
-/// The text of all families that have lines.
+/// Returns the text of all families that have lines.
 pub fn render(families: &[Family]) -> String {
     let mut out = String::new();
     for family in families.iter().filter(|f| !f.lines.is_empty()) {
@@ -65,7 +65,7 @@ fn escape(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Nanoseconds in seconds.
+/// Converts nanoseconds to seconds.
 pub fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }

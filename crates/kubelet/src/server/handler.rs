@@ -1,4 +1,4 @@
-//! What requests about this node are answered from.
+//! The state from which requests are answered.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub struct Handler {
     pub client: Client,
     pub rates: stats::Rates,
     pub requests: RequestCounts,
-    /// The kubelet's own.
+    /// The kubelet's own certificates.
     pub certificates: Option<Certificates>,
     pub other_metrics: OtherMetrics,
     pub(super) auth: Auth,
@@ -35,28 +35,28 @@ pub struct Handler {
     pub(super) folders: Folders,
 }
 
-/// What the server shows of the kubelet.
+/// The kubelet's configuration and version, as the server shows them.
 pub struct Shown {
-    /// Its configuration, for `/configz`.
+    /// The configuration, for `/configz`.
     pub configz: Value,
-    /// For `/flagz` and `/statusz`.
+    /// The component, for `/flagz` and `/statusz`.
     pub component: Component,
 }
 
 impl Shown {
-    /// Of a kubelet that starts now.
+    /// The state of a kubelet that starts now.
     pub fn new(configz: Value, flags: Vec<(String, String)>, clock: &Arc<dyn Clock>) -> Self {
         let component = Component::new("kubelet", KUBELET_VERSION, flags, Arc::clone(clock));
         Self { configz, component }
     }
 }
 
-/// What of the node's file system requests may be about.
+/// The folders that requests may access.
 #[derive(Clone)]
 pub struct Folders {
-    /// Below it lie the folders of provisioned volumes.
+    /// The parent of the folders of provisioned volumes.
     pub local_path: PathBuf,
-    /// What `/logs/` shows: `/var/log`.
+    /// The folder of `/logs/`: `/var/log`.
     pub system_logs: PathBuf,
 }
 

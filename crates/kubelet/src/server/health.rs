@@ -1,9 +1,9 @@
-//! `/healthz`: all checks, or one by its name.
+//! `/healthz`: all checks, or a single one by name.
 //!
-//! Words and paths are upstream's. Source: `k8s.io/apiserver/pkg/server/healthz`, and the checks that the kubelet's
-//! server adds there: `ping` and `syncloop`. Instead of upstream's `log`, whose writer this process has in its API
-//! server's `/healthz`, each supervised task of the node is a check: it fails once its restarts have not helped for a
-//! while, so that one of the process is worth trying.
+//! Texts and paths are upstream's. Source: `k8s.io/apiserver/pkg/server/healthz`, and the kubelet's checks `ping`
+//! and `syncloop`. Upstream's check `log` is left out, as the log writer of this process is checked by its API
+//! server's `/healthz`. Instead, each supervised task of the node is a check: it fails once restarts of the task
+//! have not helped for a while, so that a restart of the process may help.
 
 use std::borrow::Cow;
 
@@ -12,23 +12,23 @@ use knarr_client::supervisor::Health;
 
 use super::answer::{self, Answer};
 
-/// A named check; `Err` says what is wrong.
+/// A named check; `Err` contains the cause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
     pub name: Cow<'static, str>,
     pub result: Result<(), String>,
 }
 
-/// What the kubelet says of its loop and of the tasks of the node.
+/// Returns the checks of the sync loop and of the node's tasks.
 pub fn checks(sync_loop: Result<(), String>, tasks: Vec<Health>) -> Vec<Check> {
     let mut all = vec![Check { name: "syncloop".into(), result: sync_loop }];
     all.extend(tasks.into_iter().map(|task| Check { name: task.name, result: task.lasting }));
     all
 }
 
-/// `path` is what comes behind `/healthz`; `kubelet` are the checks beside `ping`.
+/// Answers a request. `path` is the part after `/healthz`; `kubelet` are the checks beside `ping`.
 pub fn answer(path: &str, query: &[(String, String)], kubelet: Vec<Check>) -> Answer {
-    // That there is an answer is what the first one says.
+    // This check passes whenever the server answers.
     let mut all = vec![Check { name: "ping".into(), result: Ok(()) }];
     all.extend(kubelet);
     let name = path.trim_start_matches('/');
@@ -46,13 +46,13 @@ pub fn answer(path: &str, query: &[(String, String)], kubelet: Vec<Check>) -> An
     let verbose = query.iter().any(|(name, _)| name == "verbose");
     let (status, text, log) = report(&all, &excluded, verbose);
     if !log.is_empty() {
-        // Whoever may ask learns that something failed; the log has the reason.
+        // The client learns only which checks failed; the log has the cause.
         tracing::info!(failed = log, "health checks failed");
     }
     answer::text(status, text)
 }
 
-/// The answer, which is always verbose on failure, and why checks failed.
+/// Returns the status, the body, which is always verbose on failure, and the causes for the log.
 fn report(checks: &[Check], excluded: &[&str], verbose: bool) -> (StatusCode, String, String) {
     let (mut lines, mut log) = (String::new(), Vec::new());
     for Check { name, result } in checks {

@@ -1,8 +1,8 @@
-//! `/healthz` over plain HTTP, for whoever looks after the process on the machine itself.
+//! `/healthz` over plain HTTP, for monitors on the machine itself.
 //!
-//! Source: upstream's `--healthz-port` and `--healthz-bind-address`. There `ping` alone is asked; here the checks are
-//! those of the kubelet's own port. Where the port is taken, by another kubelet of the machine for instance, the node
-//! works without it, and tries again.
+//! Source: upstream's `--healthz-port` and `--healthz-bind-address`. Upstream serves the check `ping` alone; here
+//! the checks are those of the kubelet's own port. If the port is in use, for instance by another kubelet of the
+//! machine, the node works without this server, and retries to bind.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -25,15 +25,16 @@ use super::answer::{self, Answer};
 use super::{health, route};
 use crate::pod_lookup::PodLookup;
 
-/// Who asks has its answer at once; of more than this at a time the oldest are idle, and end.
+/// The maximum of concurrent connections; above it the oldest are closed, as they are idle: requests are answered
+/// at once.
 const MAX_CONNECTIONS: usize = 16;
-/// For a whole connection, which has one request.
+/// The time limit of a connection, which serves one request.
 const WITHIN: Duration = Duration::from_secs(10);
-/// Before another attempt to take the port, or to accept.
+/// The first pause before the next attempt to bind the port, or to accept.
 const PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
-/// Answers until `stop`.
+/// Serves until `stop` is cancelled.
 pub fn serve(
     address: SocketAddr,
     pods: Arc<dyn PodLookup>,
@@ -87,7 +88,7 @@ async fn accept(
                 let (pods, clock, end) = (Arc::clone(&pods), Arc::clone(&clock), stop.child_token());
                 open.push_back(end.clone());
                 connections.spawn(async move {
-                    // Also when it ends by itself.
+                    // The guard cancels the token also when the connection ends by itself.
                     let ended = end.clone().drop_guard();
                     tokio::select! {
                         () = end.cancelled() => {}
@@ -192,7 +193,7 @@ mod tests {
         ] {
             assert_eq!(get(address, path).await, want, "{path}");
         }
-        // Whoever holds connections open keeps nobody from an answer.
+        // Clients that hold connections open do not keep others from an answer.
         let mut idle = Vec::new();
         for _ in 0..3 * MAX_CONNECTIONS {
             idle.push(TcpStream::connect(address).await.unwrap());
@@ -200,7 +201,7 @@ mod tests {
         assert_eq!(get(address, "/healthz/ping").await, "200 ok");
         let mut nothing = [0; 1];
         assert_eq!(idle[0].read(&mut nothing).await.unwrap_or(0), 0, "the oldest has ended");
-        // A second one waits for the port, and ends when it is to.
+        // A second server waits for the port, and ends when it is stopped.
         let end = CancellationToken::new();
         let second = tokio::spawn(serve(address, Arc::new(Ill), clock, end.clone()));
         end.cancel();

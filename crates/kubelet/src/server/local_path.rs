@@ -1,4 +1,4 @@
-//! Folders for provisioned volumes, made and removed for the provisioner: the node alone knows where they lie.
+//! Folders of provisioned volumes, created and removed for the provisioner: only the node knows their paths.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -12,7 +12,7 @@ use super::answer::{self, Answer};
 
 const MAX_NAME: usize = 255;
 
-/// POST makes the folder and tells its path, DELETE removes it with what is in it; both may be repeated.
+/// Creates the folder and returns its path (POST), or removes it with its content (DELETE). Both are idempotent.
 pub async fn answer(root: &Path, name: String, method: &Method) -> Answer {
     let Some(path) = folder(root, &name) else {
         return answer::text(StatusCode::BAD_REQUEST, format!("{name:?} is no name of a folder\n"));
@@ -33,7 +33,7 @@ pub async fn answer(root: &Path, name: String, method: &Method) -> Answer {
     }
 }
 
-/// The folder of that name; nothing outside of the root.
+/// Returns the folder of that name; `None` for names that lead out of the root.
 fn folder(root: &Path, name: &str) -> Option<PathBuf> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     let fits =
@@ -41,7 +41,7 @@ fn folder(root: &Path, name: &str) -> Option<PathBuf> {
     fits.then(|| root.join(name))
 }
 
-/// Whoever the containers run as may write there; fsGroup narrows it down.
+/// Creates a folder in which every user may write, as containers may run as any user; fsGroup restricts that.
 fn make(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(root) => fs::create_dir_all(root)?,

@@ -1,4 +1,4 @@
-//! Lines of a log in the CRI's format, turned into what a client reads.
+//! Formats lines of a log in CRI's format for clients.
 
 use jiff::Timestamp;
 
@@ -9,7 +9,7 @@ use super::log_options::{LogOptions, Wanted};
 struct Line<'a> {
     time: &'a str,
     stdout: bool,
-    /// More of the same line follows.
+    /// Whether the line continues in the next entry.
     partial: bool,
     content: &'a [u8],
 }
@@ -32,15 +32,15 @@ fn split(text: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&text[..at], &text[at + 1..]))
 }
 
-/// Writes lines as the options want them.
+/// Formats lines by the client's options.
 #[derive(Debug)]
 pub struct Formatter {
     since: Option<Timestamp>,
     timestamps: bool,
     stream: Wanted,
-    /// Bytes that may still be written.
+    /// The number of bytes that may still be written.
     left: Option<u64>,
-    /// The next content begins a line.
+    /// Whether the next content begins a line.
     at_line_start: bool,
 }
 
@@ -55,12 +55,13 @@ impl Formatter {
         }
     }
 
-    /// Nothing more may be written.
+    /// Whether the byte limit is reached.
     pub fn is_full(&self) -> bool {
         self.left == Some(0)
     }
 
-    /// Appends what the client sees of one line, which is given without its newline. A line that is none is left out.
+    /// Appends the client's text for one line, which is given without its newline. Lines that cannot be parsed are
+    /// left out.
     pub fn push(&mut self, line: &[u8], out: &mut Vec<u8>) {
         let Some(line) = parse(line) else { return };
         let wanted = match self.stream {
@@ -72,7 +73,7 @@ impl Formatter {
         if !wanted || self.since.is_some_and(is_old) {
             return;
         }
-        // Times go up: the rest needs no comparing.
+        // Times increase: later lines need no comparison.
         self.since = None;
         if self.timestamps && self.at_line_start {
             self.write(line.time.as_bytes(), out);

@@ -1,4 +1,4 @@
-//! What a client wants of a container's log.
+//! The options of a request for a container's log.
 
 use jiff::Timestamp;
 
@@ -8,7 +8,7 @@ use super::route;
 pub struct LogOptions {
     pub follow: bool,
     pub previous: bool,
-    /// Nothing older.
+    /// Only lines that are not older are sent.
     pub since: Option<Timestamp>,
     pub timestamps: bool,
     pub tail_lines: Option<u64>,
@@ -24,7 +24,7 @@ pub enum Wanted {
     Stderr,
 }
 
-/// Why the query is no good, in upstream's words.
+/// Why the query is invalid, with upstream's texts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
     #[error("{{\"message\": \"Unable to decode query.\"}}")]

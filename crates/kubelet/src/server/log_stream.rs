@@ -1,4 +1,4 @@
-//! Reads a container's log file, from where the client wants it, and goes on as it grows and is rotated.
+//! Reads a container's log file from the requested position, and follows it as it grows and is rotated.
 
 use std::io::{self, SeekFrom};
 use std::os::unix::fs::MetadataExt;
@@ -15,18 +15,18 @@ use super::log_watch::LogWatch;
 use crate::plain_file;
 
 const BUFFER: usize = 64 << 10;
-/// What is kept of a line without an end; runtimes cut at 16 KiB.
+/// The maximal length of a line without a newline that is kept; runtimes split lines at 16 KiB.
 const MAX_LINE: usize = 1 << 20;
 
-/// Whether the container whose log is followed still runs.
+/// The state of the container whose log is followed.
 pub trait Running: Send {
     fn is_running(&mut self) -> impl Future<Output = bool> + Send;
-    /// Ends when it may have stopped.
+    /// Resolves when the container may have stopped.
     fn stopped(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// Sends the log as the options want it; ends when all is sent or the client has gone. When it is followed, it ends
-/// when the container has, and all that it wrote is sent.
+/// Sends the log by the client's options; ends when everything is sent or the client disconnects. With `follow`,
+/// it ends when the container has ended and its whole output is sent.
 pub async fn send<R: Running>(
     path: &Path,
     options: &LogOptions,
@@ -44,7 +44,7 @@ pub async fn send<R: Running>(
         return Ok(());
     }
     loop {
-        // Asked before the last look at the file: what was written until then is in it.
+        // The state is read before the file: if the container has ended by then, the file is complete.
         let running = match &watch {
             Some(_) => container.is_running().await,
             None => false,
@@ -68,18 +68,18 @@ pub async fn send<R: Running>(
     }
 }
 
-/// Who is given the folder of logs may have put anything there.
+/// Opens a regular file without following links: containers that mount the log folder may have put anything there.
 async fn open(path: &Path) -> io::Result<File> {
     let path = path.to_owned();
     let opened = tokio::task::spawn_blocking(move || plain_file::open(&path)).await;
     opened.map_err(io::Error::other)?.map(File::from_std)
 }
 
-/// Another file has taken the log's place: that file.
+/// Returns the new file if the log was rotated.
 async fn rotated(path: &Path, file: &File) -> io::Result<Option<File>> {
     let next = match open(path).await {
         Ok(next) => next,
-        // Renamed, and the new one is not there yet.
+        // The file was renamed, and the new one does not exist yet.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
@@ -87,7 +87,7 @@ async fn rotated(path: &Path, file: &File) -> io::Result<Option<File>> {
     Ok(((old.dev(), old.ino()) != (new.dev(), new.ino())).then_some(next))
 }
 
-/// Where the last `lines` lines of the file begin.
+/// Returns the offset at which the last `lines` lines of the file begin.
 async fn tail_start(file: &mut File, lines: u64) -> io::Result<u64> {
     let mut end = file.metadata().await?.len();
     if lines == 0 {
@@ -103,7 +103,7 @@ async fn tail_start(file: &mut File, lines: u64) -> io::Result<u64> {
         file.read_exact(part).await?;
         for (at, byte) in part.iter().enumerate().rev() {
             let offset = begin + at as u64;
-            // The newline that ends the file ends its last line.
+            // The newline at the end of the file terminates the last line.
             if *byte == b'\n' && offset + 1 < size {
                 newlines += 1;
                 if newlines == lines {
@@ -118,13 +118,13 @@ async fn tail_start(file: &mut File, lines: u64) -> io::Result<u64> {
 
 struct Sender<'a> {
     formatter: Formatter,
-    /// The beginning of a line whose end is not yet written.
+    /// The beginning of a line that has no newline yet.
     line: Vec<u8>,
     chunks: &'a mpsc::Sender<Bytes>,
 }
 
 impl Sender<'_> {
-    /// Sends what the file has from here on. False when nothing more is wanted.
+    /// Sends the rest of the file. Returns false when no more output is needed.
     async fn rest_of(&mut self, file: &mut File) -> io::Result<bool> {
         let mut buffer = vec![0; BUFFER];
         loop {
@@ -158,7 +158,7 @@ impl Sender<'_> {
         self.line.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
-    /// The file ends in the middle of a line: the writer was killed.
+    /// Sends the last line without a newline: its writer was killed.
     async fn end(&mut self) -> io::Result<()> {
         let mut out = Vec::new();
         let line = std::mem::take(&mut self.line);

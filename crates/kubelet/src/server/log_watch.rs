@@ -1,4 +1,4 @@
-//! Wakes whoever follows a log file when something is written to it or to its folder.
+//! Notifies readers of a log file of changes to the file or its folder.
 
 use std::io;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::inotify::Inotify;
 
-/// How often a log is looked at where the kernel gives no more watches.
+/// How often a log is polled if the kernel has no inotify watches left.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A watch on the folder of a log file: writes to the file, and its renaming and making anew.
+/// A watch on the folder of a log file: for writes to the file, and for its rotation.
 pub struct LogWatch {
     inotify: Option<Inotify>,
 }
@@ -20,7 +20,7 @@ impl LogWatch {
         Self { inotify }
     }
 
-    /// Waits for a change after the last one that was waited for.
+    /// Waits for a change since the previous call.
     pub async fn changed(&mut self) {
         let Some(inotify) = &mut self.inotify else {
             tokio::time::sleep(POLL_INTERVAL).await;

@@ -1,4 +1,4 @@
-//! /containerLogs: what a container wrote.
+//! /containerLogs: the output of a container.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::pod;
 use crate::pod_lookup::LookupError;
 use crate::runtime::{ContainerRuntime, ContainerState, RuntimeEvent};
 
-/// Pieces of a log that wait for a slow client.
+/// The number of log chunks that are queued for a slow client.
 const QUEUE: usize = 4;
 
 pub async fn container_logs(handler: &Handler, target: &Target, query: Option<&str>) -> Answer {
@@ -56,7 +56,7 @@ pub async fn container_logs(handler: &Handler, target: &Target, query: Option<&s
     tokio::spawn(async move {
         let path = container.log_path;
         if let Err(error) = log_stream::send(&path, &options, alive, &chunks).await {
-            tracing::debug!(%error, path = %path.display(), "log not read");
+            tracing::debug!(%error, path = %path.display(), "cannot read the log");
             let text =
                 format!("failed to try resolving symlinks in path {:?}: {error}", path.display().to_string());
             let _ = chunks.send(text.into()).await;
@@ -65,7 +65,7 @@ pub async fn container_logs(handler: &Handler, target: &Target, query: Option<&s
     answer::streamed(body)
 }
 
-/// Follows whether one container runs, by the runtime's events.
+/// Tracks whether one container runs, by the runtime's events.
 struct Alive {
     runtime: Arc<dyn ContainerRuntime>,
     events: broadcast::Receiver<RuntimeEvent>,
@@ -87,7 +87,7 @@ impl Running for Alive {
             match self.events.recv().await {
                 Ok(event) if event.container_id == self.id || event.container_id.is_empty() => return,
                 Ok(_) => {}
-                // What was missed may have been it.
+                // A missed event may have been that of the container's end.
                 Err(broadcast::error::RecvError::Lagged(_)) => return,
                 Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
             }

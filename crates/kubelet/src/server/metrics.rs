@@ -98,18 +98,18 @@ fn resource_families(node: &NodeUsage, now: Timestamp, pods: &[PodUsage], failed
     vec![container_cpu, container_memory, container_start, node_cpu, node_memory, pod_cpu, pod_memory, error]
 }
 
-/// How full the claims of pods here are. A claim of several pods is told once.
+/// Returns the usage of the claims of this node's pods. A claim of several pods is counted once.
 async fn volume_families(handler: &Handler, pods: &[Arc<Pod>]) -> Vec<Family> {
     let usage = join_all(pods.iter().map(|pod| handler.pods.volume_usage(pod))).await;
-    let mut told = BTreeMap::new();
+    let mut usages = BTreeMap::new();
     for (pod, volumes) in pods.iter().zip(usage) {
         for volume in volumes {
-            told.insert((pod.namespace().to_owned(), volume.claim), (volume.bytes, volume.inodes));
+            usages.insert((pod.namespace().to_owned(), volume.claim), (volume.bytes, volume.inodes));
         }
     }
     let family = |name, help, amount: fn(&(Room, Room)) -> u64| {
         let mut family = Family::new(name, "gauge", help);
-        for ((namespace, claim), room) in &told {
+        for ((namespace, claim), room) in &usages {
             let labels = vec![("namespace", namespace.clone()), ("persistentvolumeclaim", claim.clone())];
             family.add(labels, amount(room) as f64, None);
         }
@@ -192,14 +192,14 @@ pub async fn of_kubelet(handler: &Handler) -> Answer {
     families.extend([desired_pods, node, running_containers, running_pods]);
     families.extend(volume_families(handler, &pods).await);
     families.extend(super::process::families());
-    // With what the process asks of the API server, and its queues.
+    // Includes the metrics of requests to the API server, and of work queues.
     let (requests, pods, clients) =
         (handler.requests.render(), handler.pods.metrics(), knarr_client::metrics::render());
     let rest = [requests, pods, (handler.other_metrics)(), clients];
     answer::prometheus(render(&families) + &rest.concat())
 }
 
-/// The version of this program. What a Go program would say of its compiler is empty.
+/// Returns the version of this program. The label of the Go compiler is empty.
 fn build_info() -> Family {
     let mut family = Family::new(
         "kubernetes_build_info",

@@ -1,4 +1,4 @@
-//! What /metrics says of the kubelet's own certificates.
+//! Metrics of the kubelet's own certificates.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::ServingCertificate;
 use super::certificates::Certificates;
 use super::families::render;
 
-/// A certificate that ends with the year 2029.
+/// A certificate that expires at the end of 2029.
 fn serving() -> Arc<ServingCertificate> {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(vec!["n1".to_owned()]).unwrap();

@@ -1,7 +1,7 @@
 //! Port-forward: TCP connections into a pod's network namespace.
 //!
-//! Two ways: WebSocket channels, a pair for each port asked for; or SPDY, by itself or inside a WebSocket, with a pair
-//! of streams for each connection.
+//! There are two protocols: WebSocket channels, with one pair for each requested port; or SPDY, directly or inside
+//! a WebSocket, with a pair of streams for each connection.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,12 +27,13 @@ use super::upgrade::{self, STREAMING_IDLE, Wanted, WebSocket};
 use crate::runtime::{Connection, ContainerRuntime, RuntimeError};
 
 const BUFFER: usize = 32 << 10;
-/// Bytes on their way between a WebSocket and the SPDY connection inside it.
+/// The size of the buffer between a WebSocket and the SPDY connection inside it, in bytes.
 const TUNNEL_BUFFER: usize = 64 << 10;
 const MAX_PORTS: usize = 64;
-/// A stream whose partner has not come for so long is given up; upstream's stream creation timeout.
+/// A stream is dropped if the other stream of its pair is not opened within this time; upstream's stream creation
+/// timeout.
 const PAIR_TIMEOUT: Duration = Duration::from_secs(30);
-/// Connections at the same time over one client connection.
+/// The maximum of concurrent connections over one client connection.
 const MAX_CONNECTIONS: usize = 500;
 
 #[derive(Debug, Clone, Copy)]
@@ -120,7 +121,7 @@ pub async fn port_forward(
     }
 }
 
-/// The ports that a WebSocket client asks for.
+/// Returns the ports that a WebSocket client requests.
 fn ports(query: &[(String, String)]) -> Result<Vec<u16>, String> {
     let values: Vec<&str> =
         query.iter().filter(|(name, _)| name == "port").map(|(_, v)| v.as_str()).collect();
@@ -146,7 +147,7 @@ fn ports(query: &[(String, String)]) -> Result<Vec<u16>, String> {
     Ok(ports)
 }
 
-/// Connects into one pod.
+/// Opens connections into one pod.
 struct Forwarder {
     runtime: Arc<dyn ContainerRuntime>,
     sandbox: String,
@@ -164,13 +165,13 @@ impl Forwarder {
     }
 }
 
-/// A pair of channels for each port: 2n carries data, 2n + 1 errors; both begin with the port.
+/// Forwards over a pair of channels for each port: 2n carries data, 2n + 1 errors; both begin with the port.
 async fn over_channels(forwarder: Arc<Forwarder>, socket: WebSocket, codec: Codec, ports: &[u16]) {
     let (Channels { mut input, output }, connection) = channels::over_websocket(socket, codec);
     let mut pairs = JoinSet::new();
     let mut feeds = Vec::new();
     for (n, port) in ports.iter().enumerate() {
-        // At most MAX_PORTS pairs: the numbers fit.
+        // With at most MAX_PORTS pairs the numbers fit.
         let channel = (n * 2) as u8;
         let (feed, incoming) = mpsc::channel(1);
         feeds.push(feed);
@@ -183,7 +184,7 @@ async fn over_channels(forwarder: Arc<Forwarder>, socket: WebSocket, codec: Code
                 && channel % 2 == 0
                 && let Some(feed) = feeds.get(usize::from(channel / 2))
             {
-                // A connection that is over takes no more.
+                // If the connection has ended, the data is dropped.
                 let _ = feed.send(data).await;
             }
         }
@@ -228,8 +229,8 @@ async fn channel_pair(
     }
 }
 
-/// Copies both ways until the pod's side has ended. A runtime that connects only when something moves says why it
-/// could not by then.
+/// Copies both ways until the pod's side has ended. Returns the error of a runtime that connects only when data is
+/// transferred and could not.
 async fn carry<F: Future<Output = bool>>(
     connection: Box<dyn Connection>,
     mut incoming: mpsc::Receiver<Bytes>,
@@ -254,7 +255,7 @@ async fn carry<F: Future<Output = bool>>(
             }
         }
         let _ = writer.shutdown().await;
-        // The pod may still have something to say.
+        // The pod may still send data.
         std::future::pending::<()>().await;
     };
     tokio::select! {
@@ -263,7 +264,7 @@ async fn carry<F: Future<Output = bool>>(
     }
 }
 
-/// The bytes inside a WebSocket's messages as a plain connection.
+/// Returns the payload of a WebSocket's messages as a byte stream.
 fn tunnel(socket: WebSocket) -> impl AsyncRead + AsyncWrite + Unpin + Send + 'static {
     let (near, far) = tokio::io::duplex(TUNNEL_BUFFER);
     let (mut sink, mut stream) = socket.split();
@@ -298,7 +299,7 @@ fn tunnel(socket: WebSocket) -> impl AsyncRead + AsyncWrite + Unpin + Send + 'st
     near
 }
 
-/// A data and an error stream that belong together.
+/// A data stream and its error stream.
 #[derive(Default)]
 struct Pair {
     data: Option<Stream>,
@@ -341,7 +342,7 @@ where
     tokio::join!(serve, connection);
 }
 
-/// What joins the two streams of a connection, and whether this is the one for errors.
+/// Returns the key of the pair to which a stream belongs, and whether it is the error stream.
 fn pair_key(stream: &Stream) -> Option<(String, bool)> {
     let is_error = match stream.headers.get("streamtype").map(String::as_str) {
         Some("error") => true,
@@ -349,7 +350,7 @@ fn pair_key(stream: &Stream) -> Option<(String, bool)> {
         _ => return None,
     };
     let key = stream.headers.get("requestid").cloned().unwrap_or_else(|| {
-        // Old clients open the error stream first and the data stream right after it.
+        // Old clients open the error stream first, and the data stream right after it.
         format!("#{}", if is_error { stream.id } else { stream.id.wrapping_sub(2) })
     });
     Some((key, is_error))

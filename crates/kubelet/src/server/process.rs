@@ -1,10 +1,10 @@
-//! What this process uses, under the names that Prometheus' clients give it.
+//! The resource usage of this process, with the metric names of Prometheus' clients.
 
 use std::fs;
 
 use super::families::Family;
 
-/// The kernel counts processor time and start times in hundredths of a second.
+/// The kernel counts CPU time and start times in hundredths of a second.
 const TICKS: f64 = 100.0;
 
 pub fn families() -> Vec<Family> {
@@ -20,14 +20,14 @@ pub fn families() -> Vec<Family> {
 }
 
 fn read(stat: &str, status: &str, limits: &str, machine: &str, fds: Option<usize>) -> Vec<Family> {
-    // The name in parentheses may hold blanks.
+    // The name in parentheses may contain blanks.
     let fields: Vec<f64> = stat
         .rsplit_once(')')
         .map_or("", |(_, rest)| rest)
         .split_whitespace()
         .map(|field| field.parse().unwrap_or(0.0))
         .collect();
-    // Counted as proc(5) does, from 1; the first two are before the parenthesis' end.
+    // Fields are numbered from 1 as in proc(5); the first two end with the parenthesis.
     let field = |n: usize| fields.get(n - 3).copied();
     let bytes = |key: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
@@ -83,6 +83,6 @@ mod tests {
                 "process_virtual_memory_bytes 4096",
             ]
         );
-        assert_eq!(render(&read("", "", "", "", None)), "", "nothing is made up");
+        assert_eq!(render(&read("", "", "", "", None)), "", "no values are invented");
     }
 }

@@ -1,4 +1,4 @@
-//! How many requests the kubelet's server has received: `kubelet_http_requests_total`, by upstream's labels.
+//! The number of requests to the kubelet's server: `kubelet_http_requests_total`, with upstream's labels.
 
 use http::Method;
 use knarr_apimachinery::metric_families;
@@ -9,7 +9,7 @@ metric_families! {
         "[ALPHA] Requests received by the kubelet's server.";
 }
 
-/// The first parts of the paths that something answers; all others are counted as one.
+/// The first segments of the paths that are served; all others are counted as one.
 const ROOTS: [&str; 14] = [
     "attach",
     "configz",
@@ -36,7 +36,7 @@ impl Default for RequestCounts {
     }
 }
 
-/// `exec` of `/exec/ns/pod/c`, `metrics/cadvisor` of that path; empty for what nobody knows.
+/// Returns `exec` for `/exec/ns/pod/c`, and `metrics/cadvisor` for that path; empty for unknown paths.
 fn root(path: &str) -> &'static str {
     let path = path.trim_matches('/');
     if let Some(known) = METRICS.iter().find(|known| **known == path) {

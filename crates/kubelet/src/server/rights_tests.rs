@@ -1,4 +1,4 @@
-//! Who may ask for what, by the rights that the API server says he has.
+//! Authorization of requests by the subresources that the API server allows.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::tests::Lab;
 
-/// An API server that knows of each bearer of a token that he may get the subresource of nodes that the token names.
+/// An API server that allows the bearer of a token the subresource of nodes that the token names.
 struct Rights;
 
 #[async_trait]
@@ -38,7 +38,7 @@ impl Transport for Rights {
     }
 }
 
-/// KEP-2862: who looks after the health of nodes does not need the right to run commands on them.
+/// KEP-2862: monitors of the nodes' health do not need the right to run commands on them.
 #[tokio::test]
 async fn fine_rights_are_enough_for_what_they_are_for() {
     let lab = Lab::asking(Client::new(Arc::new(Rights), Arc::new(SystemClock), "test"), false);
@@ -61,7 +61,7 @@ async fn fine_rights_are_enough_for_what_they_are_for() {
         ("pods", "/metrics", 403),
         ("pods", logs, 403),
         ("metrics", "/metrics", 200),
-        // The old right to all of it is still enough, but not for what always had a right of its own.
+        // The old right to everything still suffices, except for paths that always had a right of their own.
         ("proxy", "/healthz/ping", 200),
         ("proxy", "/configz", 200),
         ("proxy", "/pods", 200),

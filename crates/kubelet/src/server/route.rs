@@ -1,4 +1,4 @@
-//! What a request's path asks for.
+//! The routes of the server.
 
 /// A pod, or one of its containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -6,13 +6,13 @@ pub struct Target {
     pub namespace: String,
     pub pod: String,
     pub uid: Option<String>,
-    /// Empty where a pod is meant.
+    /// Empty if the pod as a whole is meant.
     pub container: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Route {
-    /// What is behind `/healthz`.
+    /// The path after `/healthz`.
     Healthz(String),
     Pods,
     RunningPods,
@@ -30,11 +30,11 @@ pub enum Route {
     PortForward(Target),
     /// The folder of a provisioned volume.
     LocalPath(String),
-    /// A file or folder of the node's logs; `None` without the slash behind `/logs`.
+    /// A file or folder of the node's logs; `None` without the slash after `/logs`.
     SystemLogs(Option<String>),
 }
 
-/// `None` for a decoded path that nothing answers.
+/// Returns the route of a decoded path; `None` if the path is not served.
 pub fn route(path: &str) -> Option<Route> {
     let parts: Vec<&str> = path.split('/').skip(1).collect();
     let container = |namespace: &str, pod: &str, uid: Option<&str>, container: &str| Target {
@@ -69,7 +69,8 @@ pub fn route(path: &str) -> Option<Route> {
     })
 }
 
-/// The subresources of `nodes` any of which allows the request for this decoded path, the most specific one first.
+/// Returns the subresources of `nodes` of which any one allows the request for this decoded path, the most
+/// specific one first.
 pub fn subresources(path: &str) -> &'static [&'static str] {
     let below =
         |prefix: &str| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
@@ -87,7 +88,7 @@ pub fn subresources(path: &str) -> &'static [&'static str] {
     }
 }
 
-/// The API verb of an HTTP method.
+/// Returns the API verb of an HTTP method.
 pub fn verb(method: &http::Method) -> &'static str {
     match *method {
         http::Method::POST => "create",
@@ -99,7 +100,8 @@ pub fn verb(method: &http::Method) -> &'static str {
     }
 }
 
-/// A request's path without percent encoding: what is authorized is what is routed. `None` if it is not UTF-8.
+/// Decodes the percent encoding of a request's path, so that the same path is authorized and routed. `None` if it
+/// is not UTF-8.
 pub fn decoded(path: &str) -> Option<String> {
     percent_decoded(path, false)
 }
@@ -125,7 +127,7 @@ fn percent_decoded(text: &str, plus_is_blank: bool) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// The parameters of a query, in order.
+/// Returns the parameters of a query, in order.
 pub fn query(text: &str) -> Vec<(String, String)> {
     let pairs = text.split('&').filter(|pair| !pair.is_empty());
     let decoded = pairs.filter_map(|pair| {
@@ -135,7 +137,7 @@ pub fn query(text: &str) -> Vec<(String, String)> {
     decoded.collect()
 }
 
-/// Whether a parameter is set to something that means yes.
+/// Whether a parameter is set to a true value.
 pub fn flag(query: &[(String, String)], name: &str) -> bool {
     query
         .iter()

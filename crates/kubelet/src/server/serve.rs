@@ -25,36 +25,36 @@ use super::serving_certificate::ServingCertificate;
 use crate::pod_lookup::PodLookup;
 use crate::runtime::ContainerRuntime;
 
-/// Connections at the same time: each log that is followed and each exec has one of its own.
+/// The maximum of concurrent connections: each followed log and each exec has its own.
 const MAX_CONNECTIONS: usize = 1000;
-/// Of them, from one address that is not the node's own.
+/// The maximum of connections from one address that is not the node's own.
 const MAX_PER_ADDRESS: usize = 500;
-/// Connections get one in so many of the files that the process may open.
+/// Connections may use one in this many of the process's file descriptors.
 const OPEN_FILES_SHARE: u64 = 8;
 
-/// What the server is told at its start.
+/// The settings of the server.
 #[derive(Clone)]
 pub struct Options {
     pub address: SocketAddr,
-    /// What handshakes show; whoever renews it keeps a reference.
+    /// The certificate for handshakes; the task that renews it keeps a reference.
     pub serving: Arc<ServingCertificate>,
-    /// When the certificate ends that the kubelet shows to the API server.
+    /// When the kubelet's client certificate for the API server expires.
     pub client_not_after: NotAfter,
-    /// Who signs the certificates of clients; whoever follows changes keeps a reference.
+    /// The authorities of client certificates; the task that follows changes keeps a reference.
     pub clients: Arc<ClientAuthorities>,
     pub node_name: String,
-    /// What /configz shows.
+    /// The content of /configz.
     pub configz: Value,
-    /// What /flagz shows.
+    /// The content of /flagz.
     pub flags: Vec<(String, String)>,
-    /// What other parts of the node have counted, for /metrics.
+    /// The metrics of other parts of the node, for /metrics.
     pub other_metrics: OtherMetrics,
     pub folders: Folders,
-    /// How many files the process may open.
+    /// The limit of open files of the process.
     pub open_files: u64,
 }
 
-/// A server that listens and does not answer yet.
+/// A server that listens, and does not accept connections yet.
 pub struct BoundServer {
     listener: std::net::TcpListener,
     tls: Arc<rustls::ServerConfig>,
@@ -62,7 +62,7 @@ pub struct BoundServer {
     limits: Limits,
 }
 
-/// Listens. `client` asks the API server about tokens and rights.
+/// Binds the port. `client` is used for TokenReviews and SubjectAccessReviews.
 pub async fn bind(
     options: Options,
     pods: Arc<dyn PodLookup>,
@@ -87,7 +87,7 @@ fn tls_config(options: &Options) -> Result<rustls::ServerConfig, ServerError> {
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(Arc::clone(&options.clients) as _)
         .with_cert_resolver(Arc::clone(&options.serving) as _);
-    // A session that is taken up again would go by authorities of before.
+    // A resumed session would be based on earlier authorities.
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
@@ -98,7 +98,7 @@ impl BoundServer {
         self.listener.local_addr()
     }
 
-    /// Answers until `stop`; connections that are open then are closed. May be called again after an end.
+    /// Serves until `stop` is cancelled, and then closes open connections. May be called again after it has ended.
     pub fn serve(&self, stop: CancellationToken) -> BoxFuture<'static, ()> {
         let (tls, handler) = (Arc::clone(&self.tls), Arc::clone(&self.handler));
         let (node, limits) = (Arc::new(Node { tls, handler, stop: stop.clone() }), self.limits.clone());
@@ -106,13 +106,13 @@ impl BoundServer {
         Box::pin(async move {
             match listener.and_then(TcpListener::from_std) {
                 Ok(listener) => knarr_serving::serve(node, listener, limits, stop).await,
-                Err(error) => tracing::error!(%error, "the kubelet's listening socket cannot be used"),
+                Err(error) => tracing::error!(%error, "cannot use the kubelet's listening socket"),
             }
         })
     }
 }
 
-/// Limits of the kubelet's connections, in a process that may open so many files.
+/// Returns the connection limits for a process with this limit of open files.
 fn limits(open_files: u64) -> Limits {
     let most = Limits { connections: MAX_CONNECTIONS, per_address: MAX_PER_ADDRESS, ..Limits::default() };
     Limits { drain: Duration::ZERO, ..most }.within_open_files(open_files, OPEN_FILES_SHARE)
@@ -122,12 +122,12 @@ fn limits(open_files: u64) -> Limits {
 pub(super) struct Node {
     pub tls: Arc<rustls::ServerConfig>,
     pub handler: Arc<Handler>,
-    /// Ends what was upgraded.
+    /// Ends upgraded connections.
     pub stop: CancellationToken,
 }
 
 impl Service for Node {
-    /// Whom the client certificate names.
+    /// The user of the client certificate.
     type Peer = Option<CertifiedUser>;
     type Body = Body;
 
@@ -148,11 +148,12 @@ impl Service for Node {
         let http2 = request.version() == Version::HTTP_2;
         let mut answer = self.handler.handle(request, user, &self.stop).await;
         if !matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
-            // Every account of the cluster is known; connections belong to those who may do something here.
+            // Every account of the cluster can authenticate; only those that may use this server count as known
+            // senders.
             answer.extensions_mut().insert(KnownSender);
         }
         if http2 && answer.status() == StatusCode::UNAUTHORIZED {
-            // As at the API server: who is not known gets one answer and keeps no connection open.
+            // As at the API server, an unauthenticated client gets one answer, and its connection is closed.
             answer.extensions_mut().insert(CloseConnection::Now);
         }
         answer

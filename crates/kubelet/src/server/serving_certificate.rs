@@ -1,4 +1,4 @@
-//! The certificate that the kubelet's server shows, which can be exchanged while it runs.
+//! The certificate of the kubelet's server, which can be replaced while the server runs.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -11,7 +11,7 @@ use rustls::sign::CertifiedKey;
 
 use super::ServerError;
 
-/// A certificate with its chain and key. Handshakes after an exchange show the new one.
+/// A certificate with its chain and key. Handshakes after a replacement use the new one.
 #[derive(Debug)]
 pub struct ServingCertificate(RwLock<Shown>);
 
@@ -22,19 +22,19 @@ struct Shown {
 }
 
 impl ServingCertificate {
-    /// From PEM.
+    /// Reads the chain and the key from PEM.
     pub fn new(chain: &str, key: &str) -> Result<Arc<Self>, ServerError> {
         Ok(Arc::new(Self(RwLock::new(Shown::read(chain, key)?))))
     }
 
-    /// From now on shows this one; what cannot be used leaves the old one in place.
+    /// Replaces the certificate. If the new one cannot be used, the old one stays.
     pub fn exchange(&self, chain: &str, key: &str) -> Result<(), ServerError> {
         let next = Shown::read(chain, key)?;
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = next;
         Ok(())
     }
 
-    /// When the certificate ends.
+    /// Returns when the certificate expires.
     pub fn not_after(&self) -> Option<Timestamp> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).not_after
     }

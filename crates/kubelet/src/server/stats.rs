@@ -1,4 +1,4 @@
-//! /stats/summary: what the node, its pods and their containers use.
+//! /stats/summary: the resource usage of the node, its pods and their containers.
 //!
 //! Source: `k8s.io/kubelet/pkg/apis/stats/v1alpha1`.
 
@@ -18,13 +18,13 @@ use super::handler::Handler;
 use crate::runtime::{ContainerStats, Disk, DiskUsage, FsInfo, RuntimeError, SandboxStats, Stats};
 use crate::volume_manager::VolumeUsage;
 
-/// The kernel counts processor time in hundredths of a second.
+/// The kernel counts CPU time in hundredths of a second.
 const TICK_NANOS: u64 = 10_000_000;
-/// Rates over less than this are too coarse to tell.
+/// The shortest interval for rates; over shorter ones they are too coarse.
 const MIN_RATE_NANOS: i128 = 500_000_000;
 const MAX_SAMPLES: usize = 4096;
 
-/// Processor time at a moment.
+/// CPU time at a moment.
 #[derive(Clone, Copy)]
 struct Sample {
     at: Timestamp,
@@ -32,12 +32,12 @@ struct Sample {
     rate: Option<u64>,
 }
 
-/// Processor use between one request and the next, by what was measured.
+/// CPU rates between one request and the next, by the key of what was measured.
 #[derive(Default)]
 pub struct Rates(Mutex<BTreeMap<String, Sample>>);
 
 impl Rates {
-    /// Nanocores since the last request; `None` at the first.
+    /// Returns nanocores since the last request; `None` at the first one.
     fn rate(&self, key: &str, at: Timestamp, cpu_nanos: u64) -> Option<u64> {
         let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let last = samples.get(key).copied();
@@ -63,7 +63,7 @@ impl Rates {
     }
 }
 
-/// What the whole machine uses.
+/// The usage of the whole machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NodeUsage {
     pub cpu_nanos: u64,
@@ -71,7 +71,7 @@ pub struct NodeUsage {
     pub memory_usage: u64,
     pub memory_working_set: u64,
     pub memory_rss: u64,
-    /// Since the machine's start, for the time that the kernel gives.
+    /// When the machine booted, in seconds since 1970, if the kernel reports it.
     pub boot_seconds: i64,
 }
 
@@ -84,7 +84,7 @@ impl NodeUsage {
     fn parse(stat: &str, meminfo: &str) -> Self {
         let cpu = stat.lines().find_map(|line| line.strip_prefix("cpu "));
         let ticks: Vec<u64> = cpu.unwrap_or("").split_whitespace().filter_map(|n| n.parse().ok()).collect();
-        // user, nice, system, then idle and waiting, then interrupts and what was stolen.
+        // The order is user, nice, system, idle, iowait, irq, softirq, steal and guest times.
         let busy: u64 =
             ticks.iter().enumerate().filter(|(i, _)| !matches!(i, 3 | 4 | 8 | 9)).map(|(_, t)| t).sum();
         let boot = stat.lines().find_map(|line| line.strip_prefix("btime "));
@@ -107,14 +107,15 @@ impl NodeUsage {
     }
 }
 
-/// One pod with what it and its containers use.
+/// A pod with its usage and that of its containers.
 pub struct PodUsage {
     pub pod: Arc<Pod>,
     pub sandbox: Option<SandboxStats>,
     pub containers: Vec<ContainerStats>,
 }
 
-/// The usage of all pods here, in the pods' order; those that the runtime does not know are left out.
+/// Returns the usage of all pods on this node, in the pods' order; pods that the runtime does not have are left
+/// out.
 pub async fn pod_usage(handler: &Handler, disk: Disk) -> Result<Vec<PodUsage>, RuntimeError> {
     let sandboxes = handler.runtime.list_sandbox_stats().await?;
     let containers = handler.runtime.list_container_stats(disk).await?;
@@ -161,7 +162,7 @@ fn memory(at: Timestamp, usage: &Stats) -> Value {
     })
 }
 
-/// What is not known has no field, as upstream.
+/// Fields of unknown values are left out, as in upstream.
 fn file_system(at: Timestamp, fs: &FsInfo, used: Option<DiskUsage>) -> Value {
     let mut value = json!({
         "time": time(at),
@@ -177,7 +178,7 @@ fn file_system(at: Timestamp, fs: &FsInfo, used: Option<DiskUsage>) -> Value {
     value
 }
 
-/// When a container was started, as the pod's status tells it.
+/// Returns when a container was started, by the pod's status.
 pub fn started_at(pod: &Pod, container_id: &str) -> Option<Timestamp> {
     let status = pod.status.as_ref()?;
     let lists =

@@ -1,8 +1,8 @@
 //! `/logs/`: the files and folders of the node's log folder, read-only.
 //!
-//! Source: upstream's kubelet serves `/var/log` so, as long as `enableSystemLogHandler` is set. Unlike there, a link that
-//! leads out of the folder is not followed: who can write below it, as a pod with that folder as a volume, would else
-//! choose which files of the node others read.
+//! Source: upstream's kubelet serves `/var/log` in this way if `enableSystemLogHandler` is set. Unlike upstream,
+//! links that lead out of the folder are not followed: otherwise a pod with that folder as a volume could choose
+//! which files of the node clients read.
 
 use std::fs::File;
 use std::io;
@@ -19,11 +19,11 @@ use tokio::sync::mpsc;
 use super::answer::{self, Answer};
 
 const CHUNK: usize = 64 << 10;
-/// More names than this are not listed.
+/// The maximal number of names that are listed.
 const MAX_NAMES: usize = 10_000;
 
 enum Found {
-    /// The names in it, folders with a slash at their end.
+    /// The names in a folder; those of folders end with a slash.
     Folder(Vec<String>),
     File(File, u64),
 }
@@ -54,7 +54,7 @@ fn not_found() -> Answer {
     answer::text(StatusCode::NOT_FOUND, "404 page not found\n")
 }
 
-/// A relative redirect, as the proxy of the API server hands it on.
+/// Returns a relative redirect, which works through the API server's proxy.
 pub fn redirect(to: &str) -> Answer {
     let mut response = answer::text(StatusCode::MOVED_PERMANENTLY, "");
     if let Ok(to) = HeaderValue::from_str(to) {
@@ -63,7 +63,7 @@ pub fn redirect(to: &str) -> Answer {
     response
 }
 
-/// Only regular files and folders are opened, without a wait for the other end of a pipe.
+/// Opens regular files and folders only; opening a pipe does not block.
 fn find(root: &Path, path: &str) -> io::Result<Found> {
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let root = open(root, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
@@ -83,7 +83,7 @@ fn find(root: &Path, path: &str) -> io::Result<Found> {
     Ok(Found::File(opened, size))
 }
 
-/// Opens what a descriptor stands for: nobody can put something else in its place meanwhile.
+/// Opens the file of a descriptor again: it cannot be replaced by another one in between.
 fn reopen(seen: &File, flags: OFlag) -> io::Result<OwnedFd> {
     Ok(open(format!("/proc/self/fd/{}", seen.as_raw_fd()).as_str(), flags, Mode::empty())?)
 }
@@ -104,7 +104,7 @@ fn listing(names: &[String]) -> String {
     let mut text =
         "<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n".to_owned();
     for name in names {
-        // The dot keeps a name with a colon from being read as a scheme.
+        // The dot prevents that a name with a colon is read as a scheme.
         text.push_str(&format!("<a href=\"./{}\">{}</a>\n", escaped_url(name), escaped_html(name)));
     }
     text.push_str("</pre>\n");
@@ -120,11 +120,11 @@ fn escaped_html(name: &str) -> String {
     name.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&#34;")
 }
 
-/// The file as long as it is now: one that grows is read to its former end.
+/// Streams the file up to its current size, even if it grows.
 fn stream(file: File, size: u64) -> Answer {
     let (sender, chunks) = mpsc::channel(2);
-    // It ends with the file, or when the client has gone. A thread is held for each read alone: clients may take their
-    // time.
+    // The task ends with the file, or when the client disconnects. It holds a thread only during each read, as
+    // clients may be slow.
     tokio::spawn(async move {
         let mut rest = tokio::fs::File::from_std(file).take(size);
         loop {
@@ -165,7 +165,7 @@ mod tests {
             };
             tokio::time::timeout(std::time::Duration::from_secs(10), reading).await
         });
-        // Threads that wait for readers would be waited for.
+        // A normal shutdown would wait for threads that wait for readers.
         runtime.shutdown_background();
         std::fs::remove_dir_all(root).unwrap();
         assert_eq!(read.expect("readers hold all threads"), (200, "x".to_owned()));

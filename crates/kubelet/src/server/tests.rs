@@ -1,4 +1,4 @@
-//! The server through real clients: a WebSocket client, a SPDY peer, HTTP over TLS.
+//! The server with real clients: a WebSocket client, a SPDY peer, HTTP over TLS.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ impl PodLookup for OnePod {
     }
 }
 
-/// For connections that begin behind the handshake.
+/// The TLS configuration of connections that begin after the handshake.
 fn no_tls() -> Arc<rustls::ServerConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
@@ -110,7 +110,7 @@ impl Lab {
         Self::asking(api.client(), tty)
     }
 
-    /// A server that asks this client who may do what.
+    /// A server that uses this client for authorization.
     pub(super) fn asking(client: Client, tty: bool) -> Self {
         let dir = std::env::temp_dir().join(format!("knarr-server-{:016x}", fastrand::u64(..)));
         std::fs::create_dir_all(&dir).unwrap();
@@ -132,7 +132,7 @@ impl Lab {
         Self { handler: Arc::new(handler), runtime: fake, log }
     }
 
-    /// A connection whose client certificate names the API server, or nobody.
+    /// A connection whose client certificate names the API server, or without one.
     fn connect(&self, known: bool) -> DuplexStream {
         let (near, far) = tokio::io::duplex(64 << 10);
         let user = UserInfo {
@@ -192,7 +192,7 @@ impl Lab {
     }
 }
 
-/// Everything up to the end, by channel.
+/// Reads all messages until the end, by channel.
 async fn collect(socket: &mut WebSocketStream<DuplexStream>) -> Vec<Vec<u8>> {
     let mut channels = vec![Vec::new(); 5];
     while let Ok(Some(message)) = tokio::time::timeout(Duration::from_secs(10), socket.next()).await {
@@ -222,22 +222,22 @@ async fn exec_tells_output_and_exit_codes() {
 
     let mut socket =
         lab.websocket("/exec/ns/p/u1/c?command=exit&command=3&output=1", "v4.channel.k8s.io").await;
-    let told = status(&collect(&mut socket).await[3]);
+    let result = status(&collect(&mut socket).await[3]);
     assert_eq!(
-        (&told["reason"], &told["details"]["causes"][0]["message"]),
+        (&result["reason"], &result["details"]["causes"][0]["message"]),
         (&json!("NonZeroExitCode"), &json!("3"))
     );
 
     let mut socket = lab.websocket("/exec/ns/p/c?command=missing&output=1", "v5.channel.k8s.io").await;
-    let told = status(&collect(&mut socket).await[3]);
+    let result = status(&collect(&mut socket).await[3]);
     assert_eq!(
-        told["message"],
+        result["message"],
         "Internal error occurred: error executing command in container: exec: \"missing\": not found"
     );
 
     let mut socket = lab.websocket("/exec/ns/p/c?command=exit&command=3&output=1", "").await;
-    let told = collect(&mut socket).await;
-    assert_eq!(told[3], b"error executing remote command: command terminated with exit code 3");
+    let channels = collect(&mut socket).await;
+    assert_eq!(channels[3], b"error executing remote command: command terminated with exit code 3");
 }
 
 #[tokio::test]
@@ -436,7 +436,7 @@ async fn ports_over_channels() {
     assert_eq!(text, "error forwarding port 81 to pod p_ns, uid u1: connection refused");
 }
 
-/// Frames of a SPDY client. Header blocks are stored, not compressed.
+/// Builds the frames of a SPDY client. Header blocks are stored, not compressed.
 struct SpdyClient {
     begun: bool,
 }
@@ -472,7 +472,7 @@ fn spdy_data(id: u32, fin: bool, data: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Data frames of a server's bytes: stream, whether it ended, data.
+/// Parses the data frames in a server's bytes: stream, whether it ended, data.
 fn data_frames(mut bytes: &[u8]) -> Vec<(u32, bool, Vec<u8>)> {
     let mut found = Vec::new();
     while bytes.len() >= 8 {
@@ -599,7 +599,7 @@ async fn exec_over_spdy() {
     }
 }
 
-/// A CA, and certificates that it signs.
+/// A CA and the certificates that it signs.
 struct Pki {
     ca: rcgen::CertifiedIssuer<'static, rcgen::KeyPair>,
 }
@@ -685,13 +685,13 @@ async fn certificates_over_tls() {
         ask(Some(pki.issue_in("kube-apiserver-kubelet-client", "system:masters", ClientAuth))).await,
         Some(200)
     );
-    // The API server's name alone is anybody's.
+    // The user name of the API server alone gives no rights.
     assert_eq!(ask(Some(pki.issue("kube-apiserver-kubelet-client", ClientAuth))).await, Some(403));
     assert_eq!(ask(Some(pki.issue("somebody", ClientAuth))).await, Some(403));
     assert_eq!(ask(None).await, Some(401));
     assert_eq!(ask(Some(foreign.issue("kube-apiserver-kubelet-client", ClientAuth))).await, None);
     assert_eq!(ask(Some(pki.issue("kube-apiserver-kubelet-client", ServerAuth))).await, None);
-    // Authorities are exchanged: both for a while, then the new one alone.
+    // The authorities are replaced: by both for a while, then by the new one alone.
     let ours = || pki.issue_in("kube-apiserver-kubelet-client", "system:masters", ClientAuth);
     let theirs = || foreign.issue_in("kube-apiserver-kubelet-client", "system:masters", ClientAuth);
     for (trusted, expected) in [
@@ -699,10 +699,10 @@ async fn certificates_over_tls() {
         (foreign.ca.pem(), [None, Some(200)]),
     ] {
         clients.exchange(&trusted).unwrap();
-        assert!(clients.exchange("").is_err(), "nobody could come any more");
+        assert!(clients.exchange("").is_err(), "no client could connect any more");
         assert_eq!([ask(Some(ours())).await, ask(Some(theirs())).await], expected);
     }
-    // Whoever checks the server sees that the certificate is another one.
+    // Clients see the new certificate.
     let (chain, key) = foreign.issue("system:node:n1", ServerAuth);
     assert!(serving.exchange(&chain, &key_pem).is_err(), "of another key");
     assert_eq!(ask(None).await, Some(401));

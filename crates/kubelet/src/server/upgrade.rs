@@ -1,4 +1,4 @@
-//! Switching a connection's protocol: to WebSocket, or to SPDY/3.1.
+//! Upgrades a connection to WebSocket or SPDY/3.1.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use super::answer::{self, Answer};
 
-/// How SPDY clients say which protocol they want on top.
+/// The header in which SPDY clients name the protocol on top.
 const STREAM_PROTOCOL: &str = "x-stream-protocol-version";
 const SPDY: &str = "SPDY/3.1";
-/// A WebSocket message from a client; kubectl sends 32 KiB.
+/// The maximal size of a client's WebSocket message; kubectl sends 32 KiB.
 const MAX_MESSAGE: usize = 4 << 20;
-/// What may wait to be written to a slow client.
+/// The maximal size of queued output for a slow client.
 const MAX_WRITE_BUFFER: usize = 8 << 20;
 
-/// A session on which nothing moves for so long ends. Source: the kubelet's `streamingConnectionIdleTimeout`.
+/// A session ends if nothing is transferred for this long. Source: the kubelet's `streamingConnectionIdleTimeout`.
 pub const STREAMING_IDLE: Duration = Duration::from_secs(4 * 3600);
 
 pub type Socket = IdleMonitor<TokioIo<Upgraded>>;
 pub type WebSocket = WebSocketStream<Socket>;
 
-/// What the client wants to speak.
+/// The protocol that the client asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
-    /// With the `Sec-WebSocket-Key`.
+    /// WebSocket, with the value of `Sec-WebSocket-Key`.
     WebSocket {
         key: String,
         protocols: Vec<String>,
@@ -40,7 +40,7 @@ pub enum Wanted {
     },
 }
 
-/// `None` if the request does not ask for an upgrade that we know.
+/// Returns the requested upgrade; `None` if the request asks for none that is supported.
 pub fn wanted(headers: &HeaderMap) -> Option<Wanted> {
     let has = |name: header::HeaderName, word: &str| {
         let values = headers.get_all(name).iter().filter_map(|v| v.to_str().ok());
@@ -60,7 +60,7 @@ pub fn wanted(headers: &HeaderMap) -> Option<Wanted> {
     has(header::UPGRADE, SPDY).then(|| Wanted::Spdy { protocols: list(STREAM_PROTOCOL) })
 }
 
-/// The first offered protocol that is supported; an empty offer is the protocol `""`.
+/// Returns the first offered protocol that is supported; an empty offer means the protocol `""`.
 pub fn negotiate<T: Copy>(offered: &[String], supported: &[(&'static str, T)]) -> Option<(&'static str, T)> {
     if offered.is_empty() {
         return supported.iter().find(|(name, _)| name.is_empty()).copied();
@@ -68,7 +68,7 @@ pub fn negotiate<T: Copy>(offered: &[String], supported: &[(&'static str, T)]) -
     offered.iter().find_map(|o| supported.iter().find(|(name, _)| name == o).copied())
 }
 
-/// The answer to a request that wants something else than we can speak.
+/// Returns the response to a request for a protocol that is not supported.
 pub fn refused(wanted: Option<&Wanted>) -> Answer {
     let text = match wanted {
         None => "unable to upgrade: missing upgrade headers in request".to_owned(),
@@ -98,7 +98,7 @@ fn switching(pairs: &[(&'static str, &str)]) -> Answer {
     response
 }
 
-/// The answer that switches to WebSocket with this protocol, and the connection that it will become.
+/// Returns the response that switches to WebSocket with this protocol, and the future connection.
 pub fn to_websocket(
     request: Request<Incoming>,
     key: &str,
@@ -122,7 +122,7 @@ pub fn to_websocket(
     (answer, future)
 }
 
-/// The answer that switches to SPDY with this protocol on top, and the connection that it will become.
+/// Returns the response that switches to SPDY with this protocol on top, and the future connection.
 pub fn to_spdy(
     request: Request<Incoming>,
     protocol: &'static str,

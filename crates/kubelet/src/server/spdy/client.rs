@@ -1,4 +1,4 @@
-//! The client's side of SPDY/3.1: streams that we open on a runtime's streaming server.
+//! The client side of SPDY/3.1: streams that are opened on a runtime's streaming server.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use tokio::sync::mpsc;
 use super::headers::{Inflater, Storer};
 use super::{Outbound, Outgoing, QUEUE, Reader, Stream, until_either_ends, write_frame};
 
-/// A client's streams have odd numbers.
+/// Streams of a client have odd numbers.
 const FIRST_STREAM: u32 = 1;
 
-/// Opens a stream for each set of headers, in order. The future runs the connection; it ends with it, and the
-/// connection ends when the future is dropped.
+/// Opens a stream for each set of headers, in order. The future drives the connection and ends with it; dropping
+/// the future closes the connection.
 pub fn open<S>(io: S, streams: &[&[(&str, &str)]]) -> (Vec<Stream>, impl Future<Output = ()> + Send + use<S>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (read_half, mut write_half) = tokio::io::split(io);
     let (queue, mut frames) = mpsc::channel::<Outbound>(QUEUE);
-    // The server opens none: one that tried would end the connection.
+    // The server opens no streams: an attempt would end the connection.
     let (accept, _) = mpsc::channel(1);
     let mut reader = Reader {
         io: read_half,

@@ -1,4 +1,4 @@
-//! SPDY/3.1's frames, as far as streams of data need them.
+//! SPDY/3.1 frames, as far as data streams need them.
 //!
 //! Source: the SPDY/3.1 draft, section 2.
 
@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 const VERSION: u16 = 3;
 pub const FLAG_FIN: u8 = 1;
 pub const FLAG_UNIDIRECTIONAL: u8 = 2;
-/// Larger frames end the connection; clients send 32 KiB.
+/// The maximal frame size in bytes: larger frames end the connection; clients send 32 KiB.
 const MAX_FRAME: usize = 1 << 20;
 const HEADER: usize = 8;
 
@@ -43,7 +43,7 @@ pub enum Frame {
         flags: u8,
         data: Bytes,
     },
-    /// Settings, window updates and the like.
+    /// Settings, window updates and others that are ignored.
     Other,
 }
 
@@ -56,7 +56,7 @@ fn number(bytes: &[u8]) -> u32 {
     bytes.iter().take(4).fold(0, |n, byte| n << 8 | u32::from(*byte))
 }
 
-/// Takes the next whole frame off the buffer; `None` if more bytes are needed.
+/// Removes the next complete frame from the buffer; `None` if more bytes are needed.
 pub fn take(buffer: &mut BytesMut) -> Result<Option<Frame>, BadFrame> {
     if buffer.len() < HEADER {
         return Ok(None);
@@ -102,24 +102,27 @@ fn control(kind: u16, flags: u8, payload: &[&[u8]]) -> Vec<u8> {
     frame
 }
 
-/// Opens a stream of the highest priority that depends on no other.
+/// Encodes a frame that opens a stream of the highest priority without dependencies.
 pub fn syn_stream(id: u32, block: &[u8]) -> Vec<u8> {
     control(SYN_STREAM, 0, &[&id.to_be_bytes(), &[0; 6], block])
 }
 
+/// Encodes a frame that accepts a stream.
 pub fn syn_reply(id: u32, block: &[u8]) -> Vec<u8> {
     control(SYN_REPLY, 0, &[&id.to_be_bytes(), block])
 }
 
+/// Encodes a frame that aborts a stream.
 pub fn rst_stream(id: u32, status: u32) -> Vec<u8> {
     control(RST_STREAM, 0, &[&id.to_be_bytes(), &status.to_be_bytes()])
 }
 
+/// Encodes a ping.
 pub fn ping(id: u32) -> Vec<u8> {
     control(PING, 0, &[&id.to_be_bytes()])
 }
 
-/// The head of a data frame; the data follows.
+/// Encodes the header of a data frame; the data follows.
 pub fn data_head(id: u32, flags: u8, length: usize) -> [u8; HEADER] {
     let (id, length) = (id.to_be_bytes(), (length as u32).to_be_bytes());
     [id[0] & 0x7f, id[1], id[2], id[3], flags, length[1], length[2], length[3]]

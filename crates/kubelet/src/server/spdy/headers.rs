@@ -1,7 +1,7 @@
-//! SPDY/3's header blocks: pairs of names and values in one zlib stream per direction, with a preset dictionary.
+//! SPDY/3 header blocks: pairs of names and values in one zlib stream per direction, with a preset dictionary.
 //!
-//! Reading inflates with the dictionary as history. Writing uses stored blocks alone, which every reader takes and
-//! which need no compressor.
+//! Reading inflates with the dictionary as history. Writing uses stored blocks only, which every reader accepts
+//! and which need no compressor.
 //!
 //! Source: the SPDY/3.1 draft, section 2.6.10.
 
@@ -11,13 +11,13 @@ use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::TINFL_FLAG_HAS_MORE_INPUT;
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
 
-/// Inflate's window.
+/// The window size of deflate, in bytes.
 const WINDOW: usize = 32 << 10;
-/// A header block, inflated.
+/// The maximal size of a header block after inflating, in bytes.
 const MAX_BLOCK: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
 
-/// Words of the dictionary, each with its length in front.
+/// The words of the dictionary that are preceded by their length.
 const WORDS: &[&str] = &[
     "options",
     "head",
@@ -86,7 +86,7 @@ const WORDS: &[&str] = &[
     "origin",
 ];
 
-/// What follows them.
+/// The rest of the dictionary.
 const TAIL: &str = "1001012012022052063003023033043053063074024054064074084094104114124134144154164175025045052\
     03 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized403 Forb\
     idden404 Not Found500 Internal Server Error501 Not Implemented503 Service UnavailableJan Feb Mar Apr May J\
@@ -104,7 +104,7 @@ fn dictionary() -> Vec<u8> {
     bytes
 }
 
-/// The peer's header block is no good; the stream of all later ones is lost with it.
+/// The peer's header block is invalid; no later block of the connection can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed header block")]
 pub struct BadHeaders;
@@ -112,7 +112,7 @@ pub struct BadHeaders;
 /// Reads the header blocks of one direction, in order.
 pub struct Inflater {
     state: Box<DecompressorOxide>,
-    /// A ring: what inflate may look back at.
+    /// A ring buffer of the history that the stream may refer to.
     window: Vec<u8>,
     at: usize,
     begun: bool,
@@ -151,7 +151,7 @@ impl Inflater {
     }
 }
 
-/// Two bytes, and four more that name the dictionary if it is used.
+/// Returns the block without the zlib header: two bytes, and four more with the dictionary's id if one is used.
 fn without_zlib_header(block: &[u8]) -> Result<&[u8], BadHeaders> {
     let [method, flags, rest @ ..] = block else { return Err(BadHeaders) };
     if method & 0x0f != 8 || (u16::from(*method) << 8 | u16::from(*flags)) % 31 != 0 {
@@ -191,12 +191,12 @@ pub struct Storer {
 }
 
 impl Storer {
-    /// A block without any headers, which is all that a server's replies need.
+    /// Returns a block without headers, which suffices for a server's replies.
     pub fn empty_block(&mut self) -> Vec<u8> {
         self.block(&[])
     }
 
-    /// A block of at most 64 KiB, names in lower case.
+    /// Returns a block of at most 64 KiB; names are in lower case.
     pub fn block(&mut self, headers: &[(&str, &str)]) -> Vec<u8> {
         let mut content = (headers.len() as u32).to_be_bytes().to_vec();
         for text in headers.iter().flat_map(|(name, value)| [name, value]) {
@@ -213,7 +213,7 @@ impl Storer {
         block.extend_from_slice(&length.to_le_bytes());
         block.extend_from_slice(&(!length).to_le_bytes());
         block.extend_from_slice(&content);
-        // An empty block is what makes readers give out what they have (a sync flush).
+        // An empty stored block makes readers process everything so far (a sync flush).
         block.extend_from_slice(&[0, 0, 0, 0xff, 0xff]);
         block
     }
@@ -246,8 +246,8 @@ mod tests {
 
     #[test]
     fn a_compressor_with_the_dictionary_is_understood() {
-        // Two blocks of one stream as Go's spdystream writes them: {streamtype: error, port: 80, requestid: 0}, then
-        // the same with streamtype data.
+        // Two blocks of one stream as Go's spdystream writes them: {streamtype: error, port: 80, requestid: 0},
+        // then the same with streamtype data.
         let first = "78f9e3c6a7c202253a060606ce2248fc6482d22da30138e59514a526e6420b17d65450d0430aea2250a266b23000000000ffff";
         let second = "826a4555082a851231d4a1190f000000ffff";
         let bytes = |hex: &str| -> Vec<u8> {

@@ -1,8 +1,9 @@
-//! SPDY/3.1: streams that the client opens, each with headers and data both ways. The server's side is here, the
-//! client's in [`client`].
+//! SPDY/3.1: streams that the client opens, each with headers and with data in both directions. This module has
+//! the server side; [`client`] has the client side.
 //!
-//! kubectl's port-forward speaks it, and older clients exec and attach over it. There is no flow control, as in the
-//! library that those use; what a stream does not take holds up the connection, and nothing grows without bound.
+//! kubectl's port-forward uses it, and so do exec and attach of older clients. There is no flow control, as in the
+//! library of those clients; a stream whose data is not read blocks its connection, so that no queue grows without
+//! bound.
 
 pub mod client;
 mod frame;
@@ -18,9 +19,9 @@ use super::channels::{Channels, Input, Output};
 use frame::{FLAG_FIN, FLAG_UNIDIRECTIONAL, Frame};
 use headers::{Inflater, Storer};
 
-/// Streams at the same time; more are refused.
+/// The maximum of concurrent streams; more are refused.
 const MAX_STREAMS: usize = 1000;
-/// Pieces of data that may wait in a stream, and frames that may wait to be sent.
+/// The number of data chunks that may be queued for a stream, and of frames that may be queued for sending.
 const QUEUE: usize = 32;
 const READ_BUFFER: usize = 64 << 10;
 const REFUSED_STREAM: u32 = 3;
@@ -36,14 +37,14 @@ enum Outbound {
 /// A stream that the client has opened.
 pub struct Stream {
     pub id: u32,
-    /// Names in lower case.
+    /// The headers; names are in lower case.
     pub headers: BTreeMap<String, String>,
-    /// Ends when the client has closed its side.
+    /// The client's data; ends when the client has closed its side.
     pub incoming: mpsc::Receiver<Bytes>,
     pub outgoing: Outgoing,
 }
 
-/// The server's side of a stream.
+/// The server side of a stream.
 #[derive(Clone)]
 pub struct Outgoing {
     id: u32,
@@ -51,18 +52,19 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// False when the connection is gone.
+    /// Sends data. Returns false if the connection has ended.
     pub async fn data(&self, data: Bytes) -> bool {
         self.queue.send(Outbound::Data(self.id, data)).await.is_ok()
     }
 
-    /// Closes this side.
+    /// Closes the server side.
     pub async fn finish(&self) {
         let _ = self.queue.send(Outbound::Finish(self.id)).await;
     }
 }
 
-/// Runs a connection. The receiver gives the client's streams and ends with the connection, as does the future.
+/// Runs a connection. The receiver returns the client's streams; it ends with the connection, and so does the
+/// future.
 pub fn connection<S>(io: S) -> (mpsc::Receiver<Stream>, impl Future<Output = ()> + Send)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -82,7 +84,7 @@ where
     (accepted, until_either_ends(reader.run(), write))
 }
 
-/// A connection is over when one of its directions is.
+/// Runs both directions; the connection ends when one of them does.
 async fn until_either_ends(read: impl Future<Output = ()> + Send, write: impl Future<Output = ()> + Send) {
     let (read, write) = (Box::pin(read), Box::pin(write));
     tokio::select! {
@@ -114,11 +116,11 @@ struct Reader<S> {
     inflater: Inflater,
     accept: mpsc::Sender<Stream>,
     queue: mpsc::Sender<Outbound>,
-    /// Where the data of each stream goes that the client has not closed.
+    /// The queues of the streams that the client has not closed.
     streams: BTreeMap<u32, mpsc::Sender<Bytes>>,
 }
 
-/// The connection is over.
+/// The connection has ended.
 struct Over;
 
 impl<S: AsyncRead + AsyncWrite> Reader<S> {
@@ -147,7 +149,7 @@ impl<S: AsyncRead + AsyncWrite> Reader<S> {
         match frame {
             Frame::SynStream { id, flags, block } => self.open(id, flags, &block).await?,
             Frame::Headers { id, flags, block } => {
-                // Read for the sake of the compression's state.
+                // The block is read even if it is not needed, to keep the state of the compression.
                 self.inflater.read(&block).map_err(|_| Over)?;
                 if flags & FLAG_FIN != 0 {
                     self.streams.remove(&id);
@@ -157,7 +159,7 @@ impl<S: AsyncRead + AsyncWrite> Reader<S> {
                 if let Some(stream) = self.streams.get(&id).filter(|_| !data.is_empty())
                     && stream.send(data).await.is_err()
                 {
-                    // Nobody takes it any more; the rest is dropped.
+                    // The stream's receiver was dropped; further data is dropped.
                     self.streams.remove(&id);
                 }
                 if flags & FLAG_FIN != 0 {
@@ -195,8 +197,8 @@ impl<S: AsyncRead + AsyncWrite> Reader<S> {
     }
 }
 
-/// Waits for streams whose `streamtype` is each of `expected` and makes channels of them. `None` if the client goes,
-/// or opens something else.
+/// Waits for one stream of each `streamtype` in `expected`, and turns them into channels. `None` if the client
+/// disconnects or opens another stream.
 pub async fn gather(
     mut accepted: mpsc::Receiver<Stream>,
     expected: &[(&'static str, u8)],
@@ -223,14 +225,15 @@ pub async fn gather(
             let _ = in_tx.send(Input::Closed(channel)).await;
         });
     }
-    // Streams may all be closed while the client still waits for output: it has gone when the connection has.
+    // All streams may be closed while the client still waits for output: it has disconnected only when the
+    // connection has ended.
     let watch = async move {
         let _alive = in_tx;
         while accepted.recv().await.is_some() {}
     };
     let write = async move {
         while let Some(Output { channel, data }) = out_rx.recv().await {
-            // An empty frame says nothing here.
+            // An empty data frame has no meaning here.
             if let Some(stream) = outgoing.get(&channel).filter(|_| !data.is_empty())
                 && !stream.data(data).await
             {
