@@ -1,6 +1,6 @@
 //! The conditions of a pod that is being resized: `PodResizePending` and `PodResizeInProgress`.
 //!
-//! Source: the resize conditions of upstream's status manager. A condition is there, and `True`, or it is not there.
+//! Source: the resize conditions of upstream's status manager. A condition is either `True` or missing.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
@@ -23,7 +23,7 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// Those that the API shows of the pod.
+    /// Returns the conditions in the pod's status.
     pub fn of(pod: &Pod) -> Self {
         let find =
             |type_: &str| pod::status(pod).conditions.iter().flatten().find(|c| c.type_ == type_).cloned();
@@ -38,7 +38,7 @@ impl Conditions {
         self.pending = None;
     }
 
-    /// Whether reason or generation are news.
+    /// Sets `PodResizePending`; returns whether its reason or generation has changed.
     pub fn wait(&mut self, infeasible: bool, message: &str, generation: Option<i64>, now: Timestamp) -> bool {
         let reason = if infeasible { INFEASIBLE } else { DEFERRED };
         let next = condition(PENDING, self.pending.as_ref(), reason, message, generation, now);
@@ -49,7 +49,7 @@ impl Conditions {
         news
     }
 
-    /// A resize that has its room; errors of an earlier one are over.
+    /// Sets `PodResizeInProgress`; clears the error of an earlier resize.
     pub fn start(&mut self, generation: Option<i64>, now: Timestamp) {
         self.in_progress = Some(condition(IN_PROGRESS, None, "", "", generation, now));
     }
@@ -66,7 +66,7 @@ impl Conditions {
     pub fn fail(&mut self, message: &str, now: Timestamp) -> Option<i64> {
         let old = self.in_progress.as_ref()?;
         let generation = old.observed_generation;
-        // A message with figures is another one each time, of the same failure.
+        // A message with other numbers does not count as another failure.
         let known = old.reason.as_deref() == Some(ERROR);
         if !known || old.message.as_deref() != Some(message) {
             self.in_progress = Some(condition(IN_PROGRESS, Some(old), ERROR, message, generation, now));
@@ -79,7 +79,8 @@ impl Conditions {
     }
 }
 
-/// One that says what the old one said is the old one: it is not written anew whenever somebody looks.
+/// Returns a condition; keeps the old one if nothing but its time would change, so that the status is not written
+/// again.
 fn condition(
     type_: &str,
     old: Option<&PodCondition>,

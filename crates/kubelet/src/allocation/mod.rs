@@ -1,12 +1,12 @@
-//! What of its node each pod has been given, and which resizes wait for room.
+//! The resources that are allocated to each pod, and the resizes that wait for free resources.
 //!
-//! A pod's spec says what it is to have. What it was given, at its admission or by a resize since, is its allocation:
-//! containers get that and nothing else, and the node's room is counted by it. A resize first becomes the allocation,
-//! which is recorded on disk, and is carried out then.
+//! A pod's spec contains the desired resources. Its allocation contains the resources that it was given at its
+//! admission or by a resize since: containers get these, and they count as used on the node. A resize first
+//! becomes the allocation, which is recorded on disk, and is actuated after that.
 //!
-//! Source: KEP-1287; the behaviour of upstream's kubelet 1.37, `pkg/kubelet/allocation` (what is decided, and in which
-//! order) and `pkg/kubelet/status` (the conditions). It decides when a pod is updated and when room may have become free;
-//! so it is here, without upstream's look every three minutes.
+//! Source: KEP-1287; the behaviour of upstream's kubelet 1.37, `pkg/kubelet/allocation` (the decisions and their
+//! order) and `pkg/kubelet/status` (the conditions). Upstream decides when a pod is updated and when resources may
+//! have become free; so does this module, without upstream's additional attempt every three minutes.
 
 mod conditions;
 mod record;
@@ -31,7 +31,7 @@ use crate::pod;
 use crate::qos;
 use crate::resources::pod_requests;
 
-/// The allocations of all pods that were admitted.
+/// The allocations of all admitted pods.
 #[derive(Debug, Default)]
 pub struct Allocations {
     pods: BTreeMap<String, Entry>,
@@ -40,16 +40,17 @@ pub struct Allocations {
 #[derive(Debug)]
 struct Entry {
     allocated: Allocated,
-    /// Whether it is on disk.
+    /// Whether the allocation is on disk.
     recorded: bool,
-    /// Which containers were asked to stop for it, or are about to be, by id, as the disk says: others follow them.
+    /// The ids of containers that were asked to stop for the allocation, or are about to be, as recorded on disk:
+    /// each is replaced by another container.
     replaced: BTreeSet<String>,
-    /// The pod as it is wanted, while that is not what it has been given.
+    /// The pod as its spec wants it, while that differs from the allocation.
     pending: Option<Arc<Pod>>,
     conditions: Conditions,
 }
 
-/// What became of a resize that waited.
+/// The decision about a pending resize.
 #[derive(Debug)]
 pub struct Decided {
     pub pod: Arc<Pod>,
@@ -58,14 +59,14 @@ pub struct Decided {
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It has its room, and is to be carried out.
+    /// The resize is allocated, and is to be actuated.
     Allocated,
-    /// It waits; `news` if that was not known yet of this version of the pod.
+    /// The resize waits; `news` if that is new for this generation of the pod.
     Pending { rejection: Rejection, infeasible: bool, news: bool },
 }
 
 impl Allocations {
-    /// The pod with the resources that it was given.
+    /// Returns the pod with its allocated resources.
     pub fn of<'a>(&self, pod: &'a Pod) -> Cow<'a, Pod> {
         match self.pods.get(pod.uid()) {
             Some(entry) if entry.allocated.differs(pod) => Cow::Owned(entry.allocated.applied_to(pod)),
@@ -73,16 +74,16 @@ impl Allocations {
         }
     }
 
-    /// A pod that was admitted before this kubelet started. Without a record it was given what its status says, or
-    /// else what it wants now.
+    /// Adds a pod that was admitted before this kubelet started. Without a record, the allocation is taken from
+    /// its status, or else from its spec.
     pub fn take_up(&mut self, pod: &Pod, record: Option<Record>) {
         let recorded = record.is_some();
         let no_record = || Record { allocated: Allocated::of_status(pod), replaced: BTreeSet::new() };
         self.insert(pod, record.unwrap_or_else(no_record), recorded);
     }
 
-    /// Notes what a pod that is admitted now has; one that is known keeps what it has. One that has not run here has what
-    /// it wants, whatever its status says.
+    /// Adds a newly admitted pod; a known pod keeps its allocation. A pod that has not run here gets the resources
+    /// of its spec, even if its status contains others.
     pub fn admit(&mut self, pod: &Pod) {
         let mut statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
         let has_run = statuses.any(|status| status.container_id.is_some());
@@ -96,7 +97,7 @@ impl Allocations {
         self.pods.entry(pod.uid().to_owned()).or_insert(entry);
     }
 
-    /// The newest version of a pod. Whether there is something to decide for it.
+    /// Takes the newest version of a pod; returns whether a resize has to be decided.
     pub fn want(&mut self, pod: &Arc<Pod>) -> bool {
         let Some(entry) = self.pods.get_mut(pod.uid()) else { return false };
         if !entry.allocated.differs(pod) {
@@ -109,7 +110,7 @@ impl Allocations {
         !known
     }
 
-    /// Gives room to the resizes that wait, one after another; says what is new.
+    /// Allocates resources to pending resizes, one after another; returns the decisions.
     pub fn decide(&mut self, node: &Node, taken: &mut Taken, now: Timestamp) -> Vec<Decided> {
         let mut waiting: Vec<&mut Entry> = self.pods.values_mut().filter(|e| e.pending.is_some()).collect();
         waiting.sort_by_cached_key(|entry| rank(entry));
@@ -124,7 +125,7 @@ impl Allocations {
                     entry.pending = None;
                     entry.conditions.clear_pending();
                     entry.conditions.start(generation, now);
-                    // What it gives back is free once its containers have given it back.
+                    // Released resources become free only when the containers have been resized.
                     taken.grow(&pod);
                     Outcome::Allocated
                 }
@@ -138,7 +139,8 @@ impl Allocations {
         decided
     }
 
-    /// What is to be written down before it may be carried out, and before these containers may be asked to stop for it.
+    /// Returns the record to write before the allocation is actuated, and before these containers are asked to
+    /// stop for it; `None` if it is on disk already.
     pub fn unrecorded(&self, uid: &str, replaced: &BTreeSet<String>) -> Option<Record> {
         let entry = self.pods.get(uid).filter(|entry| !entry.recorded || entry.replaced != *replaced)?;
         Some(Record { allocated: entry.allocated.clone(), replaced: replaced.clone() })
@@ -151,7 +153,7 @@ impl Allocations {
         }
     }
 
-    /// The containers that were asked to stop, or are about to be, and are to be followed by others, as is on record.
+    /// Returns the ids of the containers on record that were asked to stop, or are about to be, and are replaced.
     pub fn replaced(&self, uid: &str) -> BTreeSet<String> {
         self.pods.get(uid).map(|entry| entry.replaced.clone()).unwrap_or_default()
     }
@@ -160,14 +162,15 @@ impl Allocations {
         self.pods.get(uid).is_some_and(|entry| entry.conditions.in_progress())
     }
 
-    /// Everything that runs of the pod has these resources. If they are what it was given, its resize is carried out:
-    /// of which generation of the pod. `None` if none was under way, or it has been given others meanwhile.
+    /// Ends the resize if the pod's running containers have the allocated resources. Returns the resized
+    /// generation of the pod; `None` if no resize was in progress, or the allocation has changed since.
     pub fn finish(&mut self, pod: &Pod) -> Option<i64> {
         let entry = self.pods.get_mut(pod.uid())?;
         if entry.allocated.differs(pod) { None } else { entry.conditions.finish() }
     }
 
-    /// The resize cannot be carried out now: of which generation of the pod. `None` if that was said already.
+    /// Records that the resize failed. Returns the resized generation of the pod; `None` if the failure is known
+    /// already.
     pub fn fail(&mut self, uid: &str, message: &str, now: Timestamp) -> Option<i64> {
         self.pods.get_mut(uid)?.conditions.fail(message, now)
     }
@@ -176,14 +179,14 @@ impl Allocations {
         self.pods.get(uid).map(|entry| entry.conditions.list()).unwrap_or_default()
     }
 
-    /// The pod is to stop: what it has not been given yet is for others.
+    /// Drops the pending resize of a pod that is to stop.
     pub fn withdraw(&mut self, uid: &str) {
         if let Some(entry) = self.pods.get_mut(uid) {
             entry.pending = None;
         }
     }
 
-    /// The pod is over: it is resized no more.
+    /// Ends all resizes of a pod that has ended.
     pub fn end(&mut self, uid: &str) {
         if let Some(entry) = self.pods.get_mut(uid) {
             entry.pending = None;
@@ -196,8 +199,8 @@ impl Allocations {
     }
 }
 
-/// The order in which resizes get room. Source: upstream's `sortPendingResizes`: what asks for no more, then by
-/// priority, Guaranteed before the others, and then by how long they have been waiting.
+/// Returns the order in which resizes are decided. Source: upstream's `sortPendingResizes`: first those that ask
+/// for no more resources, then by priority, Guaranteed pods before others, and then by waiting time.
 fn rank(entry: &Entry) -> (bool, Reverse<i32>, bool, bool, Option<Timestamp>) {
     let Some(pod) = &entry.pending else { return (true, Reverse(i32::MIN), true, true, None) };
     let (has, wants) = (pod_requests(&entry.allocated.applied_to(pod)), pod_requests(pod));

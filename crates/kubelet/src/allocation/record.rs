@@ -1,11 +1,11 @@
-//! What a pod was given, in memory and on disk.
+//! The record of a pod's allocated resources, in memory and on disk.
 //!
 //! ```text
 //! DIR/pods/<uid>/allocated_resources
 //! ```
 //!
-//! The record is in the pod's folder: it survives a restart of the server, and goes with the pod. What it says of one
-//! pod is in the form of upstream's checkpoint of all (`allocated_pods_state`).
+//! The record is in the pod's folder: it survives a restart of the server, and is removed with the pod. The format
+//! is that of one pod in upstream's checkpoint of all pods (`allocated_pods_state`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,7 +22,7 @@ use crate::pod;
 use crate::resources::{Amounts, amounts};
 
 const FILE: &str = "allocated_resources";
-/// A record has some hundred bytes per container; a larger file is none of ours.
+/// A record has some hundred bytes per container; a larger file was not written by the kubelet.
 const MAX_BYTES: u64 = 4 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +37,7 @@ fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RecordErro
     move |source| RecordError::File { what, path: path.to_owned(), source }
 }
 
-/// Requests and limits of a pod and of its containers.
+/// The requests and limits of a pod and of its containers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Allocated {
@@ -47,13 +47,14 @@ pub struct Allocated {
     pod_level_resources: Option<ResourceRequirements>,
 }
 
-/// What is recorded of a pod.
+/// The content of a pod's record.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Record {
     #[serde(flatten)]
     pub allocated: Allocated,
-    /// The containers that were asked to stop for it, or are about to be, by id: others follow them.
+    /// The ids of containers that were asked to stop for the allocation, or are about to be: each is replaced by
+    /// another one.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub replaced: BTreeSet<String>,
 }
@@ -69,7 +70,7 @@ impl Allocated {
         }
     }
 
-    /// What the pod's status says that it was given, where it says so.
+    /// Returns the allocated resources in the pod's status, and those of its spec where the status has none.
     pub fn of_status(pod: &Pod) -> Self {
         let mut allocated = Self::of(pod);
         let Some(status) = &pod.status else { return allocated };
@@ -86,7 +87,7 @@ impl Allocated {
         allocated
     }
 
-    /// Whether the pod wants other resources than these.
+    /// Whether the pod's spec has other resources than these.
     pub fn differs(&self, pod: &Pod) -> bool {
         let mut containers = pod::init_containers(pod).iter().chain(&pod::spec(pod).containers);
         let other = |c: &Container| {
@@ -96,7 +97,7 @@ impl Allocated {
         containers.any(other) || !same(self.pod_level_resources.as_ref(), pod::spec(pod).resources.as_ref())
     }
 
-    /// The pod as if it wanted these.
+    /// Returns the pod with these resources in its spec.
     pub fn applied_to(&self, pod: &Pod) -> Pod {
         let mut pod = pod.clone();
         let Some(spec) = &mut pod.spec else { return pod };
@@ -111,7 +112,7 @@ impl Allocated {
     }
 }
 
-/// Whether both say the same, in whatever units.
+/// Whether both have the same amounts, in whatever units.
 fn same(a: Option<&ResourceRequirements>, b: Option<&ResourceRequirements>) -> bool {
     let of = |r: Option<&ResourceRequirements>| -> (Amounts, Amounts) {
         (amounts(r.and_then(|r| r.requests.as_ref())), amounts(r.and_then(|r| r.limits.as_ref())))
@@ -119,7 +120,7 @@ fn same(a: Option<&ResourceRequirements>, b: Option<&ResourceRequirements>) -> b
     of(a) == of(b)
 }
 
-/// What was recorded of the pod; `None` if nothing was. Blocks.
+/// Reads the record of a pod; `None` if there is none. Blocks.
 pub fn read(dirs: &PodDirs, uid: &str) -> Result<Option<Record>, RecordError> {
     let path = dirs.pod_dir(uid).join(FILE);
     let opened = match fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(&path) {
@@ -134,8 +135,9 @@ pub fn read(dirs: &PodDirs, uid: &str) -> Result<Option<Record>, RecordError> {
     serde_json::from_slice(&text).map(Some).map_err(|source| RecordError::Parse { path, source })
 }
 
-/// First under another name, so that a crash leaves no half of it. `durable` waits for the disk, for what the API does
-/// not know: without a record it is the pod's status that says what the pod was given. Blocks.
+/// Writes the record under another name and renames it, so that a crash leaves no partial file. `durable` waits
+/// for the disk; it is needed for records that the API does not have: without a record, the pod's status supplies
+/// the allocation. Blocks.
 pub fn write(dirs: &PodDirs, uid: &str, record: &Record, durable: bool) -> Result<(), RecordError> {
     let folder = dirs.pod_dir(uid);
     folders::make(&folder).map_err(file("create", &folder))?;

@@ -1,4 +1,4 @@
-//! Who gets room, in which order, and what is said of those who do not.
+//! Decisions about resizes: which are allocated, in which order, and the conditions of the others.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ fn pod(uid: &str, cpu: &str, extra: Value) -> Arc<Pod> {
     Arc::new(Pod::decode(pod.to_string().as_bytes()).unwrap())
 }
 
-/// The same pod, wanting something else.
+/// The same pod with another CPU request.
 fn resized(pod: &Arc<Pod>, cpu: &str) -> Arc<Pod> {
     let mut pod = (**pod).clone();
     pod.metadata.generation = pod.metadata.generation.map(|n| n + 1);
@@ -41,7 +41,7 @@ struct Lab {
 }
 
 impl Lab {
-    /// A node of four cpus.
+    /// A node of four CPUs.
     fn new(pods: &[&Arc<Pod>]) -> Self {
         let node = json!({"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "4", "pods": "9"}}});
         let node = Node::decode(node.to_string().as_bytes()).unwrap();
@@ -53,10 +53,10 @@ impl Lab {
         lab
     }
 
-    /// `uid: outcome` of all that waits.
+    /// Decides about all pending resizes; returns `uid: outcome` of each.
     fn decide(&mut self, second: i64) -> Vec<String> {
         let decided = self.allocations.decide(&self.node, &mut self.taken, at(second));
-        let told = decided.into_iter().map(|Decided { pod, outcome }| {
+        let outcomes = decided.into_iter().map(|Decided { pod, outcome }| {
             let outcome = match outcome {
                 Outcome::Allocated => "allocated".to_owned(),
                 Outcome::Pending { rejection, infeasible, news } => {
@@ -71,10 +71,10 @@ impl Lab {
             };
             format!("{}: {outcome}", pod.uid())
         });
-        told.collect()
+        outcomes.collect()
     }
 
-    /// `type reason generation since`.
+    /// Returns `type reason generation since` of each condition.
     fn conditions(&self, uid: &str) -> Vec<String> {
         let of = |c: PodCondition| {
             let since = c.last_transition_time.map(|t| t.0.as_second() - at(0).as_second());
@@ -93,11 +93,11 @@ fn a_resize_gets_what_is_left_waits_or_never_fits() {
 
     let more = resized(&a, "2");
     assert!(lab.allocations.want(&more));
-    assert_eq!(cpu(&lab.allocations.of(&more)), "1", "it has what it had until it is decided");
+    assert_eq!(cpu(&lab.allocations.of(&more)), "1", "the allocation changes only by a decision");
     assert_eq!(lab.decide(0), ["a: allocated"]);
     assert_eq!(cpu(&lab.allocations.of(&more)), "2");
     assert_eq!(lab.conditions("a"), ["PodResizeInProgress True  2 0"]);
-    assert_eq!(lab.allocations.finish(&a), None, "what a pass saw that began before");
+    assert_eq!(lab.allocations.finish(&a), None, "a pass that began before does not end the resize");
     assert_eq!(lab.conditions("a").len(), 1);
     assert_eq!(lab.allocations.finish(&more), Some(2));
     assert_eq!((lab.allocations.finish(&more), lab.conditions("a").len()), (None, 0));
@@ -107,7 +107,7 @@ fn a_resize_gets_what_is_left_waits_or_never_fits() {
     let why = "Node didn't have enough resource: cpu, requested: 2500, used: 2000, capacity: 4000";
     assert_eq!(lab.decide(5), [format!("a: deferred! OutOfcpu: {why}")]);
     assert_eq!(cpu(&lab.allocations.of(&too_much)), "2");
-    assert!(!lab.allocations.want(&too_much), "the same wish is not decided at each look");
+    assert!(!lab.allocations.want(&too_much), "the same resize is not decided again");
     assert_eq!(lab.decide(9), [format!("a: deferred OutOfcpu: {why}")]);
     assert_eq!(lab.conditions("a"), ["PodResizePending True Deferred 3 5"]);
 
@@ -117,7 +117,7 @@ fn a_resize_gets_what_is_left_waits_or_never_fits() {
     assert_eq!(lab.decide(20), [format!("a: infeasible! Infeasible: {why}")]);
     assert_eq!(lab.conditions("a"), ["PodResizePending True Infeasible 4 20"]);
 
-    // Taken back: what it has is what it wants, in other words even.
+    // The resize is reverted: the spec has the allocated amount, in another unit.
     assert!(!lab.allocations.want(&resized(&far_too_much, "2000m")));
     assert!(lab.conditions("a").is_empty() && lab.decide(30).is_empty());
 }
@@ -130,7 +130,7 @@ fn what_shrinks_gives_back_when_it_is_carried_out() {
     lab.allocations.want(&less);
     lab.allocations.want(&more);
     let decided = lab.decide(0);
-    assert_eq!(decided[0], "a: allocated", "what asks for no more comes first");
+    assert_eq!(decided[0], "a: allocated", "a resize that asks for no more is first");
     assert!(decided[1].starts_with("b: deferred! OutOfcpu"), "{decided:?}");
     assert!(lab.decide(1)[0].starts_with("b: deferred "));
     // The kubelet does this when the containers have their new limits.
@@ -151,10 +151,10 @@ fn the_order_of_those_who_wait() {
     ];
     let hog = pod("hog", "3100m", json!({}));
     let mut lab = Lab::new(&pods.iter().chain([&hog]).collect::<Vec<_>>());
-    let order = |told: Vec<String>| -> Vec<String> {
-        told.into_iter().filter_map(|t| t.split_once(':').map(|(uid, _)| uid.to_owned())).collect()
+    let order = |outcomes: Vec<String>| -> Vec<String> {
+        outcomes.into_iter().filter_map(|t| t.split_once(':').map(|(uid, _)| uid.to_owned())).collect()
     };
-    // The class is the pod's after the resize, where limits follow.
+    // The QoS class is that of the resized pod, whose limits follow its requests.
     let wants = |pod: &Arc<Pod>| {
         let mut pod = (*resized(pod, "2")).clone();
         let resources = pod.spec.as_mut().unwrap().containers[0].resources.as_mut().unwrap();
@@ -171,17 +171,17 @@ fn the_order_of_those_who_wait() {
     lab.allocations.want(&wants(&pods[3]));
     lab.allocations.want(&resized(&pods[4], "400m"));
     assert_eq!(order(lab.decide(20)), ["shrinks", "important", "guaranteed", "early", "late"]);
-    // There is room for one of them: the first.
+    // There is room for the first one only.
     lab.taken.remove("hog");
     lab.allocations.forget("hog");
-    let told = lab.decide(30);
-    let allocated: Vec<&String> = told.iter().filter(|t| t.ends_with(": allocated")).collect();
-    assert_eq!(allocated, ["important: allocated"], "{told:?}");
-    // One that is over waits no more.
+    let outcomes = lab.decide(30);
+    let allocated: Vec<&String> = outcomes.iter().filter(|t| t.ends_with(": allocated")).collect();
+    assert_eq!(allocated, ["important: allocated"], "{outcomes:?}");
+    // A pod that has ended does not wait any more.
     lab.allocations.end("guaranteed");
     assert_eq!(order(lab.decide(40)), ["early", "late"]);
     assert!(lab.conditions("guaranteed").is_empty());
-    // Nor does one that is to stop, though it still says that it did.
+    // A pod that is to stop does not wait either, although its status still has the condition.
     lab.allocations.withdraw("early");
     assert_eq!(order(lab.decide(50)), ["late"]);
     assert_eq!(lab.conditions("early"), ["PodResizePending True Deferred 2 0"]);
@@ -214,7 +214,7 @@ fn records_say_which_containers_are_to_be_replaced() {
     lab.allocations.set_recorded("a", &plain);
     let replaced = BTreeSet::from(["c-1".to_owned()]);
     let record = lab.allocations.unrecorded("a", &replaced).unwrap();
-    assert_eq!(lab.allocations.replaced("a"), none(), "not before it is written");
+    assert_eq!(lab.allocations.replaced("a"), none(), "not before the record is written");
     write(&dirs, "a", &record, true).unwrap();
     lab.allocations.set_recorded("a", &record);
     assert_eq!(lab.allocations.replaced("a"), replaced);
@@ -239,7 +239,7 @@ fn records_survive_and_conditions_are_taken_up() {
     lab.allocations.set_recorded("a", &allocated);
     assert_eq!(lab.allocations.unrecorded("a", &none()), None);
 
-    // While the server is away the pod is resized beyond the node's room.
+    // While the server is stopped, the pod is resized beyond the node's capacity.
     let mut more = (*resized(&a, "3")).clone();
     let pending =
         json!({"conditions": [{"type": "PodResizePending", "status": "True", "reason": "Deferred"}]});
@@ -260,7 +260,7 @@ fn records_survive_and_conditions_are_taken_up() {
     assert_eq!(lab.decide(1), ["a: allocated"]);
     let next = lab.allocations.unrecorded("a", &none()).unwrap();
     lab.allocations.set_recorded("a", &allocated);
-    assert_eq!(lab.allocations.unrecorded("a", &none()), Some(next.clone()), "an older record is none of it");
+    assert_eq!(lab.allocations.unrecorded("a", &none()), Some(next.clone()), "an older record is ignored");
     write(&dirs, "a", &next, true).unwrap();
     assert_eq!(read(&dirs, "a").unwrap(), Some(next));
     std::fs::write(dirs.pod_dir("a").join("allocated_resources"), "{").unwrap();
@@ -269,7 +269,7 @@ fn records_survive_and_conditions_are_taken_up() {
     assert!(matches!(broken, Err(record::RecordError::Parse { .. })), "{broken:?}");
 }
 
-/// After a power loss the record may be gone, while the API still has the status.
+/// After a power loss the record may be missing, while the API still has the status.
 #[test]
 fn without_a_record_a_pod_has_what_its_status_says() {
     let a = pod("a", "1", json!({}));

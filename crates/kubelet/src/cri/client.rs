@@ -1,4 +1,5 @@
-//! Calls to a service on a unix socket: one connection, made anew when it breaks, with a back-off.
+//! Calls to a gRPC service on a unix socket, over one connection that is re-established with a back-off after it
+//! breaks.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,11 +13,11 @@ use crate::runtime::RuntimeError;
 
 /// Upstream's `runtimeRequestTimeout`.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
-/// Between attempts to connect, as upstream's client waits.
+/// The first pause between attempts to connect, as in upstream's client.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(100);
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(3);
 
-/// One service's socket.
+/// The client of one service's socket.
 pub struct Client {
     socket: PathBuf,
     state: Mutex<State>,
@@ -26,11 +27,11 @@ pub struct Client {
 struct State {
     connection: Option<Connection>,
     failures: u32,
-    /// Why the last attempt failed, and when to try again.
+    /// The last error, and the earliest time of the next attempt.
     refused: Option<(CallError, Instant)>,
 }
 
-/// The socket of `unix:///run/containerd/containerd.sock`, or of a bare path.
+/// Parses the socket's path from `unix:///run/containerd/containerd.sock`, or from a bare path.
 pub fn socket(endpoint: &str) -> Result<PathBuf, String> {
     let path = endpoint.strip_prefix("unix://").unwrap_or(endpoint);
     if Path::new(path).is_absolute() {
@@ -44,7 +45,7 @@ impl Client {
         Self { socket, state: Mutex::default() }
     }
 
-    /// The connection there is, or a new one unless the last attempt failed a moment ago.
+    /// Returns the current connection, or a new one unless the last attempt failed a moment ago.
     async fn connection(&self) -> Result<Connection, CallError> {
         let mut state = self.state.lock().await;
         if let Some(connection) = state.connection.as_ref().filter(|c| !c.is_closed()) {
@@ -70,7 +71,7 @@ impl Client {
         }
     }
 
-    /// One call, given up after `limit`.
+    /// Makes one call; it fails after `limit`.
     pub async fn call_within<A: Message + Default>(
         &self,
         path: &'static str,
@@ -80,7 +81,8 @@ impl Client {
         let call = async {
             let connection = self.connection().await?;
             match connection.unary(path, request).await {
-                // The connection had ended unseen; nothing can have happened.
+                // The connection had ended before the call was sent, so the call has had no effect and is sent
+                // again.
                 Err(CallError::NotSent(_)) => self.connection().await?.unary(path, request).await,
                 other => other,
             }
@@ -91,7 +93,7 @@ impl Client {
         }
     }
 
-    /// One call within the usual time.
+    /// Makes one call with the usual time limit.
     pub async fn call<A: Message + Default>(
         &self,
         path: &'static str,
@@ -100,13 +102,13 @@ impl Client {
         self.call_within(path, request, Some(TIMEOUT)).await
     }
 
-    /// One request; answers come for as long as the runtime likes, the first one when it likes.
+    /// Sends one request; the answers arrive without a time limit.
     pub async fn stream(&self, path: &'static str, request: &impl Message) -> Result<Answers, CallError> {
         self.connection().await?.server_stream(path, request).await
     }
 }
 
-/// The error as the kubelet knows it; its text is what users read in events.
+/// Converts the error for the kubelet; its text appears in events.
 pub fn error(error: CallError) -> RuntimeError {
     match error.code() {
         Code::NOT_FOUND => RuntimeError::NotFound(error.to_string()),
@@ -114,7 +116,7 @@ pub fn error(error: CallError) -> RuntimeError {
     }
 }
 
-/// What is gone needs no stopping and no removing.
+/// Treats `NotFound` as success: a missing object needs no stop and no removal.
 pub fn fine_if_missing<T>(result: Result<T, CallError>) -> Result<(), RuntimeError> {
     match result {
         Ok(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! Whether the runtime can run pods, in the words of the node's Ready condition; and what it is told of the node.
+//! The runtime's readiness, with the texts of the node's Ready condition, and the node's pod CIDR for the runtime.
 //!
 //! Source: `k8s.io/kubernetes/pkg/kubelet` (runtime.go and updateRuntimeUp).
 
@@ -14,22 +14,22 @@ use crate::runtime::{Readiness, Result, RuntimeFeatures, RuntimeHandler};
 const STATUS: &str = "/runtime.v1.RuntimeService/Status";
 const UPDATE: &str = "/runtime.v1.RuntimeService/UpdateRuntimeConfig";
 const CONFIG: &str = "/runtime.v1.RuntimeService/RuntimeConfig";
-/// A runtime that has not answered for so long counts as down.
+/// A runtime that has not answered for this long counts as down.
 const SYNC_THRESHOLD: Duration = Duration::from_secs(30);
-/// Whoever asks for the status has other things to do.
+/// The time limit of a status call: its callers must not wait for long.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What was last heard of the runtime.
+/// The last known status of the runtime.
 #[derive(Default)]
 pub struct Health {
     answered: Option<Instant>,
-    /// Its silence is in the log.
+    /// Whether the lack of an answer has been logged.
     missed: bool,
-    /// What it said then.
+    /// The conditions of the last answer that were not fulfilled.
     why_not: Vec<String>,
 }
 
-/// What keeps pods from running, by the runtime's own conditions.
+/// Returns what keeps pods from running, by the runtime's own conditions.
 fn problems(status: &cri::RuntimeStatus) -> Vec<String> {
     let mut problems = Vec::new();
     for (kind, what) in [
@@ -41,7 +41,7 @@ fn problems(status: &cri::RuntimeStatus) -> Vec<String> {
             Some(cri::RuntimeCondition { reason, message, .. }) => {
                 problems.push(format!("{what}: {kind}=false reason:{reason} message:{message}"));
             }
-            None => problems.push(format!("{what}: {kind} is not told")),
+            None => problems.push(format!("{what}: {kind} is not reported")),
         }
     }
     problems
@@ -52,19 +52,20 @@ fn incomplete(status: &cri::RuntimeStatus) -> Option<String> {
     (status.conditions.len() < 2).then(|| "RuntimeReady or NetworkReady condition are not set".to_owned())
 }
 
-/// What the runtime can do, as far as the kubelet asks for it.
+/// Returns the features of the runtime that matter to the kubelet.
 fn features(answer: &cri::StatusResponse) -> RuntimeFeatures {
     let handler = |handler: &cri::RuntimeHandler| RuntimeHandler {
         name: handler.name.clone(),
         recursive_read_only_mounts: handler.features.as_ref().is_some_and(|f| f.recursive_read_only_mounts),
-        // The kubelet hands out no ranges of ids and sends no `userns_options`: whatever the runtime can do, pods
+        // The sandbox configuration for CRI contains no `userns_options`: even if the runtime supports them, pods
         // would run in the host's user namespace.
         user_namespaces: false,
     };
     RuntimeFeatures {
         handlers: answer.runtime_handlers.iter().map(handler).collect(),
         supplemental_groups_policy: answer.features.as_ref().is_some_and(|f| f.supplemental_groups_policy),
-        // It says nothing of these: it gets what the pod asks for, and refuses what it cannot do.
+        // CRI does not report these features: the runtime gets what the pod asks for, and refuses what it does not
+        // support.
         app_armor: true,
         se_linux: true,
     }
@@ -80,7 +81,7 @@ impl Cri {
         match asked.await {
             Ok(answer) => {
                 if let Err(error) = self.ask_version().await {
-                    tracing::debug!(%error, "the runtime's version is not known");
+                    tracing::debug!(%error, "cannot read the runtime's version");
                 }
                 *lock(&self.inner.features) = features(&answer);
                 let status = answer.status.unwrap_or_default();
@@ -106,7 +107,8 @@ impl Cri {
         }
     }
 
-    /// Tells the runtime which addresses this node's pods have; `cidrs` as `Node.spec.podCIDRs` joined by commas.
+    /// Sends the address ranges of this node's pods to the runtime; `cidrs` are `Node.spec.podCIDRs` joined by
+    /// commas.
     pub async fn set_pod_cidr(&self, cidrs: &str) -> Result<()> {
         let network_config = Some(cri::NetworkConfig { pod_cidr: cidrs.to_owned() });
         let request =
@@ -115,7 +117,8 @@ impl Cri {
         done.map(drop).map_err(client::error)
     }
 
-    /// The pods' cgroups are made here, by path; a runtime that hands them to systemd would not find them.
+    /// Checks the runtime's cgroup driver. The kubelet creates the pods' cgroups by path; a runtime that uses
+    /// systemd would not find them.
     pub(super) async fn check_cgroup_driver(&self) -> Result<(), String> {
         let asked = self.inner.runtime.call(CONFIG, &cri::RuntimeConfigRequest {}).await;
         match asked.map(|answer: cri::RuntimeConfigResponse| answer.linux) {
@@ -125,7 +128,7 @@ impl Cri {
                     .to_owned())
             }
             Ok(_) => Ok(()),
-            // Runtimes from before that call are taken for what they are by default.
+            // Runtimes without that call are assumed to use their default driver, cgroupfs.
             Err(error) if error.code() == Code::UNIMPLEMENTED => Ok(()),
             Err(error) => Err(error.to_string()),
         }

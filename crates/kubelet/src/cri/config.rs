@@ -1,4 +1,4 @@
-//! From the kubelet's terms to CRI's: sandboxes, containers, resources.
+//! Converts the kubelet's types to CRI's: sandboxes, containers, resources.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::runtime::{
     Propagation, Resources, SeLinuxOptions, SeccompProfile,
 };
 
-/// CRI's signals in the order of their numbers, which begin at 1. Real-time signals follow.
+/// CRI's signals in the order of their numbers, which start at 1. Real-time signals follow.
 const SIGNALS: [&str; 34] = [
     "ABRT", "ALRM", "BUS", "CHLD", "CLD", "CONT", "FPE", "HUP", "ILL", "INT", "IO", "IOT", "KILL", "PIPE",
     "POLL", "PROF", "PWR", "QUIT", "SEGV", "STKFLT", "STOP", "SYS", "TERM", "TRAP", "TSTP", "TTIN", "TTOU",
@@ -21,7 +21,7 @@ const SIGNALS: [&str; 34] = [
 const SIGRTMIN: i32 = 35;
 const SIGRTMAX: i32 = 65;
 
-/// The number CRI has for `SIGTERM`, `SIGRTMIN+3` and the like; 0, the runtime's default, for what it does not know.
+/// Returns CRI's number of `SIGTERM`, `SIGRTMIN+3` and the like; 0, the runtime's default, for unknown signals.
 fn stop_signal(name: Option<&str>) -> i32 {
     let Some(name) = name.and_then(|name| name.strip_prefix("SIG")) else { return 0 };
     if let Some(at) = SIGNALS.iter().position(|known| *known == name) {
@@ -93,7 +93,7 @@ fn groups(user: &ContainerUser) -> (Vec<i64>, i32) {
     (user.supplemental_groups.iter().map(|group| i64::from(*group)).collect(), policy.into())
 }
 
-/// `cgroup_parent` in the form of the runtime's cgroup driver.
+/// Converts a sandbox. `cgroup_parent` has the form of the runtime's cgroup driver.
 pub fn sandbox(config: &PodSandboxConfig, cgroup_parent: &str) -> cri::PodSandboxConfig {
     let (supplemental_groups, supplemental_groups_policy) = groups(&config.user);
     let pid = match (config.host_pid, config.shared_pid) {
@@ -118,7 +118,7 @@ pub fn sandbox(config: &PodSandboxConfig, cgroup_parent: &str) -> cri::PodSandbo
             namespace: config.namespace.clone(),
             attempt: config.attempt,
         }),
-        // The host's name is the host's.
+        // A pod in the host's network keeps the host's name.
         hostname: if config.host_network { String::new() } else { config.hostname.clone() },
         log_directory: path(&config.log_directory),
         dns_config: config.dns.as_ref().map(dns),
@@ -129,7 +129,7 @@ pub fn sandbox(config: &PodSandboxConfig, cgroup_parent: &str) -> cri::PodSandbo
             cgroup_parent: cgroup_parent.to_owned(),
             security_context: Some(security_context),
             sysctls: config.sysctls.clone(),
-            // Runtimes that keep a virtual machine want to know; the limits themselves are the kubelet's.
+            // Runtimes with virtual machines expect this field; the kubelet sets the limits itself.
             overhead: Some(cri::LinuxContainerResources::default()),
             resources: Some(cri::LinuxContainerResources::default()),
         }),
@@ -244,7 +244,7 @@ fn security(
     }
 }
 
-/// `image_user` is who the image wants to run as; the runtime needs to hear it when the pod names a group alone.
+/// Converts a container. `image_user` is the user of the image; the runtime needs it if the pod sets a group only.
 pub fn container(
     config: &ContainerConfig,
     sandbox: &PodSandboxConfig,

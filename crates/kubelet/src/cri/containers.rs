@@ -1,4 +1,4 @@
-//! Containers: made, started, stopped, removed, listed; and commands in them.
+//! Containers: creation, start, stop, removal, lists, and commands in them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ fn one(id: &str) -> cri::ContainerRequest {
     cri::ContainerRequest { container_id: id.to_owned() }
 }
 
-/// The address of a streaming server.
+/// Returns the address of a streaming server.
 fn address(answer: Result<cri::StreamingResponse, knarr_grpc::CallError>) -> Result<String> {
     let url = answer.map_err(client::error)?.url;
     if url.is_empty() { Err(RuntimeError::Failed("URL is not set".to_owned())) } else { Ok(url) }
@@ -49,7 +49,7 @@ impl Cri {
     ) -> Result<String> {
         let user = match container.user.uid {
             Some(_) => None,
-            // An image that names nobody runs as root, which the runtime has to hear when there is a group.
+            // An image without a user runs as root; the runtime needs an explicit user if the pod sets a group.
             None => {
                 let image = self.find_image(&container.image).await?;
                 Some(image.and_then(|image| image.user).unwrap_or(ImageUser::Uid(0)))
@@ -101,7 +101,7 @@ impl Cri {
         Ok(answer.containers)
     }
 
-    /// `None` if it has gone since it was listed.
+    /// Returns the status of a listed container; `None` if it was removed since.
     pub(super) async fn container_of(&self, id: &str, sandbox_id: String) -> Result<Option<ContainerStatus>> {
         let answer: Result<cri::ContainerStatusResponse, _> = self.inner.runtime.call(STATUS, &one(id)).await;
         match answer {
@@ -126,7 +126,7 @@ impl Cri {
         found.ok_or_else(|| RuntimeError::NotFound(format!("container {id:?} not found")))
     }
 
-    /// All of them, with their logs; times and exit codes are not told.
+    /// Returns all containers, with their log paths; times and exit codes are not set.
     pub(super) async fn containers(&self) -> Result<Vec<ContainerStatus>> {
         let mut all = Vec::new();
         for listed in self.listed_containers(BTreeMap::new()).await? {
@@ -146,7 +146,8 @@ impl Cri {
         done.map(drop).map_err(client::error)
     }
 
-    /// Source: `toKubeContainerResources` of `k8s.io/kubernetes/pkg/kubelet/kuberuntime`: what is 0 is no limit.
+    /// Returns the limits in force. Source: `toKubeContainerResources` of
+    /// `k8s.io/kubernetes/pkg/kubelet/kuberuntime`: 0 means no limit.
     pub(super) async fn limits_of(&self, id: &str) -> Result<Resources> {
         let answer: cri::ContainerStatusResponse =
             self.inner.runtime.call(STATUS, &one(id)).await.map_err(client::error)?;
@@ -183,7 +184,7 @@ impl Cri {
 
     pub(super) async fn open_exec(&self, id: &str, request: &ExecRequest) -> Result<Session> {
         let ExecRequest { stdin, stdout, tty, size, .. } = *request;
-        // A terminal has one output.
+        // A terminal has no separate error output.
         let stderr = request.stderr && !tty;
         let container_id = id.to_owned();
         let asked =

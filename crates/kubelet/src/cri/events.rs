@@ -1,7 +1,8 @@
-//! What happens to containers: the runtime's lists compared with those before, once a second and at its events.
+//! Events of containers: the runtime's lists are compared with earlier ones, once a second and after its own
+//! events.
 //!
-//! CRI tells of changes in a stream where the runtime has one (`GetContainerEvents`); a stream may have gaps, so it
-//! only says when to look. Source: `k8s.io/kubernetes/pkg/kubelet/pleg`.
+//! CRI reports changes in a stream if the runtime supports it (`GetContainerEvents`). A stream may have gaps, so
+//! it only triggers the comparison. Source: `k8s.io/kubernetes/pkg/kubelet/pleg`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,14 +17,14 @@ use super::messages as cri;
 use crate::runtime::{ContainerState, RuntimeEvent, RuntimeEventKind, SandboxState};
 
 const EVENTS: &str = "/runtime.v1.RuntimeService/GetContainerEvents";
-/// As upstream's generic lister of pod lifecycle events.
+/// The interval of upstream's generic lister of pod lifecycle events.
 const RELIST: Duration = Duration::from_secs(1);
-/// Where the runtime tells by itself.
+/// The interval if the runtime sends events.
 const RELIST_WITH_EVENTS: Duration = Duration::from_secs(60);
-/// After how long a stream that broke is opened again.
+/// The pause before a broken stream is opened again.
 const REOPEN: Duration = Duration::from_secs(10);
 
-/// What is remembered of a sandbox or container between two looks.
+/// The remembered state of a sandbox or container between two comparisons.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     pub pod_uid: String,
@@ -37,13 +38,13 @@ pub enum State {
     Container(ContainerState),
 }
 
-/// By id.
+/// All sandboxes and containers, by id.
 pub type Picture = BTreeMap<String, Seen>;
 
-/// What must have happened between the two pictures.
+/// Returns the events that lead from one picture to the other.
 pub fn changes(before: &Picture, now: &Picture) -> Vec<RuntimeEvent> {
     let mut events = Vec::new();
-    let mut tell = |id: &str, seen: &Seen, kind: RuntimeEventKind| {
+    let mut record = |id: &str, seen: &Seen, kind: RuntimeEventKind| {
         let container_id = if kind == RuntimeEventKind::SandboxStopped { "" } else { id };
         events.push(RuntimeEvent {
             pod_uid: seen.pod_uid.clone(),
@@ -58,31 +59,31 @@ pub fn changes(before: &Picture, now: &Picture) -> Vec<RuntimeEvent> {
             continue;
         }
         match seen.state {
-            State::Container(ContainerState::Running) => tell(id, seen, RuntimeEventKind::ContainerStarted),
-            State::Container(ContainerState::Exited) => tell(id, seen, RuntimeEventKind::ContainerExited),
-            State::Sandbox(SandboxState::NotReady) => tell(id, seen, RuntimeEventKind::SandboxStopped),
+            State::Container(ContainerState::Running) => record(id, seen, RuntimeEventKind::ContainerStarted),
+            State::Container(ContainerState::Exited) => record(id, seen, RuntimeEventKind::ContainerExited),
+            State::Sandbox(SandboxState::NotReady) => record(id, seen, RuntimeEventKind::SandboxStopped),
             State::Container(ContainerState::Created) | State::Sandbox(SandboxState::Ready) => {}
         }
     }
     for (id, seen) in before.iter().filter(|(id, _)| !now.contains_key(*id)) {
         match seen.state {
             State::Container(ContainerState::Exited) | State::Sandbox(SandboxState::NotReady) => {}
-            State::Container(_) => tell(id, seen, RuntimeEventKind::ContainerExited),
-            State::Sandbox(SandboxState::Ready) => tell(id, seen, RuntimeEventKind::SandboxStopped),
+            State::Container(_) => record(id, seen, RuntimeEventKind::ContainerExited),
+            State::Sandbox(SandboxState::Ready) => record(id, seen, RuntimeEventKind::SandboxStopped),
         }
     }
     events
 }
 
-/// What the stream of events tells the one who looks.
+/// The notifications that the stream of events gives to the comparing loop.
 #[derive(Default)]
 struct Notices {
-    /// The runtime tells by itself at the moment.
-    told: AtomicBool,
+    /// Whether the runtime sends events at the moment.
+    streams: AtomicBool,
     changed: Notify,
 }
 
-/// Looks until `stop`, and tells of what has changed since `picture`.
+/// Compares until `stop` is cancelled, and emits the changes since `picture`.
 pub async fn run(runtime: Cri, picture: &mut Picture, stop: CancellationToken) {
     let notices = Notices::default();
     tokio::join!(listen(&runtime, &notices, &stop), look(&runtime, picture, &notices, &stop));
@@ -90,7 +91,7 @@ pub async fn run(runtime: Cri, picture: &mut Picture, stop: CancellationToken) {
 
 async fn look(runtime: &Cri, picture: &mut Picture, notices: &Notices, stop: &CancellationToken) {
     loop {
-        let pause = if notices.told.load(Ordering::Acquire) { RELIST_WITH_EVENTS } else { RELIST };
+        let pause = if notices.streams.load(Ordering::Acquire) { RELIST_WITH_EVENTS } else { RELIST };
         tokio::select! {
             () = stop.cancelled() => return,
             () = notices.changed.notified() => {}
@@ -106,23 +107,23 @@ async fn look(runtime: &Cri, picture: &mut Picture, notices: &Notices, stop: &Ca
                 }
                 *picture = now;
             }
-            Err(error) => tracing::debug!(%error, "containers not listed"),
+            Err(error) => tracing::debug!(%error, "cannot list containers"),
         }
     }
 }
 
-/// Keeps the stream open until `stop`, if the runtime has one.
+/// Keeps the stream open until `stop` is cancelled, if the runtime supports it.
 async fn listen(runtime: &Cri, notices: &Notices, stop: &CancellationToken) {
     loop {
         let ended = tokio::select! {
             () = stop.cancelled() => return,
             ended = follow(runtime, notices) => ended,
         };
-        notices.told.store(false, Ordering::Release);
+        notices.streams.store(false, Ordering::Release);
         notices.changed.notify_one();
         match ended {
             Err(error) if error.code() == Code::UNIMPLEMENTED => return,
-            // A runtime that has them turned off ends the stream at once.
+            // A runtime without events ends the stream at once.
             ended => tracing::debug!(?ended, "the runtime's events ended"),
         }
         tokio::select! {
@@ -132,11 +133,11 @@ async fn listen(runtime: &Cri, notices: &Notices, stop: &CancellationToken) {
     }
 }
 
-/// Passes on that there are events, until the stream ends. Runtimes answer only when there is one.
+/// Notifies the loop of each event, until the stream ends. The runtime answers only when the first event occurs.
 async fn follow(runtime: &Cri, notices: &Notices) -> Result<(), CallError> {
     let mut answers = runtime.inner.runtime.stream(EVENTS, &cri::GetEventsRequest {}).await?;
     while answers.next::<cri::ContainerEventResponse>().await?.is_some() {
-        notices.told.store(true, Ordering::Release);
+        notices.streams.store(true, Ordering::Release);
         notices.changed.notify_one();
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Images: the runtime's image service.
+//! Images, by the runtime's image service.
 
 use knarr_grpc::CallError;
 use knarr_runtime::images::{Credential, DiskUsage, Reference, fs_info};
@@ -23,7 +23,7 @@ fn auth(credential: Credential) -> cri::AuthConfig {
     }
 }
 
-/// Several errors as upstream joins them: each once, in brackets unless it is one alone.
+/// Joins several errors as upstream does: each text once, in brackets unless there is only one.
 fn aggregate(errors: Vec<CallError>) -> RuntimeError {
     let mut texts: Vec<String> = Vec::new();
     for error in &errors {
@@ -58,7 +58,7 @@ impl Cri {
         Ok(answer.images.into_iter().map(status::image).collect())
     }
 
-    /// With one matching credential after the other until one is let in; without limit of time.
+    /// Pulls an image with one matching credential after the other until one is accepted; without a time limit.
     pub(super) async fn pull(&self, name: &str, keyring: &Keyring) -> Result<PulledImage> {
         let reference: Reference = name.parse().map_err(|error| {
             RuntimeError::InvalidImageName(format!("couldn't parse image name {name:?}: {error}"))
@@ -94,7 +94,7 @@ impl Cri {
         client::fine_if_missing(self.inner.images.call::<cri::Done>(REMOVE, &request).await)
     }
 
-    /// The runtime tells what images take; the size of their file system is the kernel's to tell.
+    /// Returns the usage of images as the runtime reports it, and the size of their file system from the kernel.
     pub(super) async fn image_file_system(&self) -> Result<FsInfo> {
         let answer: cri::ImageFsInfoResponse =
             self.inner.images.call(FS_INFO, &cri::Done {}).await.map_err(client::error)?;

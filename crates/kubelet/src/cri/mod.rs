@@ -1,4 +1,4 @@
-//! Any runtime that speaks CRI v1 (containerd, CRI-O) as a [`ContainerRuntime`].
+//! A [`ContainerRuntime`] over CRI v1, for containerd and CRI-O.
 
 mod client;
 mod conditions;
@@ -32,24 +32,24 @@ use messages as cri;
 use relists::Relists;
 
 const VERSION: &str = "/runtime.v1.RuntimeService/Version";
-/// A receiver further behind than this asks for everything anew.
+/// The number of events that a receiver may lag behind; one that lags more has to list everything again.
 const EVENTS: usize = 1024;
 
-/// Where the runtime is and how it is used.
+/// The endpoints and settings of a CRI runtime.
 #[derive(Clone)]
 pub struct Options {
     /// `unix:///run/containerd/containerd.sock`.
     pub runtime_endpoint: String,
-    /// That of the runtime if there is no other one.
+    /// Defaults to the runtime's endpoint.
     pub image_endpoint: Option<String>,
-    /// Below whose root the pods' cgroups are.
+    /// The pods' cgroups are below its root.
     pub cgroups: Cgroups,
     pub clock: Arc<dyn Clock>,
-    /// Runs what looks at the runtime.
+    /// Runs the task that compares the runtime's lists.
     pub supervisor: Supervisor,
 }
 
-/// Cheap to clone; clones share everything.
+/// The client of a CRI runtime. Cheap to clone; clones share everything.
 #[derive(Clone)]
 pub struct Cri {
     inner: Arc<Inner>,
@@ -61,7 +61,7 @@ struct Inner {
     cgroups: Cgroups,
     clock: Arc<dyn Clock>,
     version: Mutex<RuntimeVersion>,
-    /// Where each container's log is, by id: a list does not tell.
+    /// Each container's log path, by id: lists do not contain it.
     logs: Mutex<std::collections::BTreeMap<String, PathBuf>>,
     events: broadcast::Sender<RuntimeEvent>,
     health: Mutex<conditions::Health>,
@@ -73,7 +73,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The version as the node's status shows it: a semantic one whole, of any other its numbers.
+/// Returns the version for the node's status: a semantic version unchanged, of any other its numbers.
 fn shown_version(text: &str) -> String {
     let text = text.trim().trim_start_matches('v');
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -83,7 +83,8 @@ fn shown_version(text: &str) -> String {
 }
 
 impl Cri {
-    /// Connects, and begins to watch what happens until `stop`. An error text says what is wrong with the runtime.
+    /// Connects, and watches the runtime until `stop` is cancelled. The error text describes the problem of the
+    /// runtime.
     pub fn open(options: Options, stop: CancellationToken) -> BoxFuture<'static, Result<Self, String>> {
         Box::pin(Self::opened(options, stop))
     }
@@ -110,7 +111,7 @@ impl Cri {
         let invalid = |error| format!("validate CRI v1 runtime API for endpoint {endpoint:?}: {error}");
         opened.ask_version().await.map_err(invalid)?;
         opened.check_cgroup_driver().await?;
-        // What it can do has to be known before the first pod; whether it is ready is asked again later.
+        // The features have to be known before the first pod starts; readiness is read again later.
         opened.ask_readiness().await;
         opened.all_images().await.map_err(|error| format!("validate CRI v1 image API: {error}"))?;
         let picture = opened.picture().await.map_err(invalid)?;
@@ -123,12 +124,13 @@ impl Cri {
         Ok(opened)
     }
 
-    /// The cgroups below the root that pods share.
+    /// The cgroups below the root of all pods.
     pub fn cgroups(&self) -> Cgroups {
         self.inner.cgroups.clone()
     }
 
-    /// Asked again now and then: the runtime may be replaced by a newer one while we run.
+    /// Reads the runtime's version. Repeated from time to time, as the runtime may be upgraded while this process
+    /// runs.
     async fn ask_version(&self) -> Result<()> {
         let request = cri::VersionRequest { version: "0.1.0".to_owned() };
         let answer: cri::VersionResponse =

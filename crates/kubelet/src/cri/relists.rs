@@ -1,4 +1,4 @@
-//! How often and how fast the runtime's lists are compared with those before, under upstream's names.
+//! The number and duration of comparisons of the runtime's lists, with upstream's metric names.
 //!
 //! Source: `k8s.io/kubernetes/pkg/kubelet/pleg`, the generic one.
 
@@ -24,11 +24,11 @@ metric_families! {
 pub struct Relists {
     counted: Registry,
     clock: Arc<dyn Clock>,
-    /// When the last one that succeeded began.
+    /// When the last successful one began.
     last: Mutex<Option<Duration>>,
 }
 
-/// One that is under way.
+/// A comparison that is under way.
 pub struct Relist<'a> {
     relists: &'a Relists,
     begun: Duration,
@@ -86,7 +86,7 @@ mod tests {
         for line in [
             "kubelet_pleg_relist_duration_seconds_count 3\n",
             "kubelet_pleg_relist_duration_seconds_sum 0.6\n",
-            // 2 s after the first, and 3 s, since the second one failed.
+            // 2 s after the first one, and 3 s after that, as the second one failed.
             "kubelet_pleg_relist_interval_seconds_count 2\n",
             "kubelet_pleg_relist_interval_seconds_sum 5\n",
             "kubelet_pleg_last_seen_seconds 3\n",

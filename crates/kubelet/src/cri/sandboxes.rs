@@ -1,4 +1,4 @@
-//! Sandboxes: made, stopped, removed, listed; and the whole of a pod as the runtime sees it.
+//! Sandboxes: creation, stop, removal, lists, and the state of a whole pod in the runtime.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ fn one(id: &str) -> cri::PodSandboxRequest {
 }
 
 impl Cri {
-    /// The configuration in CRI's terms, with the pod's cgroup by its whole path.
+    /// Returns the configuration for CRI, with the full path of the pod's cgroup.
     pub(super) fn sandbox_config(&self, config: &PodSandboxConfig) -> cri::PodSandboxConfig {
         config::sandbox(config, &format!("/{}", self.inner.cgroups.full_path(&config.cgroup_parent)))
     }
@@ -31,7 +31,7 @@ impl Cri {
             config: Some(self.sandbox_config(config)),
             runtime_handler: config.runtime_handler.clone(),
         };
-        // The network may take its time: twice as long as anything else.
+        // Setting up the network may be slow: the limit is twice that of other calls.
         let made = self.inner.runtime.call_within(RUN, &request, Some(client::TIMEOUT * 2)).await;
         let made: cri::RunPodSandboxResponse = made.map_err(client::error)?;
         if made.pod_sandbox_id.is_empty() {
@@ -46,12 +46,12 @@ impl Cri {
     }
 
     pub(super) async fn remove_sandbox(&self, id: &str) -> Result<()> {
-        // A runtime removes only what is stopped.
+        // A runtime removes stopped sandboxes only.
         self.stop_sandbox(id).await?;
         client::fine_if_missing(self.inner.runtime.call::<cri::Done>(REMOVE, &one(id)).await)
     }
 
-    /// Those with all these labels, without addresses.
+    /// Returns the sandboxes with all these labels, without addresses.
     pub(super) async fn sandboxes(
         &self,
         label_selector: BTreeMap<String, String>,
@@ -63,7 +63,7 @@ impl Cri {
         answer.items.into_iter().map(status::listed_sandbox).collect()
     }
 
-    /// `None` if it has gone since it was listed.
+    /// Returns the status of a listed sandbox; `None` if it was removed since.
     async fn sandbox(&self, id: &str) -> Result<Option<PodSandboxStatus>> {
         let answer: Result<cri::PodSandboxStatusResponse, _> =
             self.inner.runtime.call(STATUS, &one(id)).await;
@@ -91,7 +91,7 @@ impl Cri {
         Ok(found)
     }
 
-    /// The states of everything, for comparison with an earlier picture.
+    /// Returns the states of all sandboxes and containers, for the comparison with earlier ones.
     pub(super) async fn picture(&self) -> Result<Picture> {
         let mut picture = Picture::new();
         for sandbox in self.sandboxes(BTreeMap::new()).await? {

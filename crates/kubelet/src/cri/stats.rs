@@ -1,4 +1,4 @@
-//! What containers and pods use: containers as the runtime tells it, pods from their cgroups, which are the kubelet's.
+//! Resource usage: of containers as the runtime reports it, of pods from their cgroups, which the kubelet owns.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ fn value(number: Option<cri::UInt64Value>) -> u64 {
     number.map_or(0, |number| number.value)
 }
 
-/// The sandbox is named by its pod's uid until it is known which one that is.
+/// Converts a container's statistics. The key is the pod's uid, by which the sandbox is found later.
 fn container(stats: cri::ContainerStats, now: Timestamp) -> Option<(String, ContainerStats)> {
     let attributes = stats.attributes?;
     let (cpu, memory) = (stats.cpu.unwrap_or_default(), stats.memory.unwrap_or_default());
@@ -32,7 +32,7 @@ fn container(stats: cri::ContainerStats, now: Timestamp) -> Option<(String, Cont
         at: status::time(cpu.timestamp).unwrap_or(now),
         usage: Stats {
             cpu_usage_nanos: value(cpu.usage_core_nano_seconds),
-            // Older runtimes tell the working set alone.
+            // Older runtimes report the working set only.
             memory_usage_bytes: if usage == 0 { working_set } else { usage },
             memory_working_set_bytes: working_set,
             memory_rss_bytes: value(memory.rss_bytes),
@@ -81,7 +81,7 @@ impl Cri {
         pod_cgroups::possible(uid).into_iter().find(|path| self.inner.cgroups.exists(path))
     }
 
-    /// Of pods; where the cgroups of containers are is the runtime's own affair.
+    /// Returns the details of pods; the cgroups of containers are internal to the runtime.
     pub(super) async fn pod_details(&self) -> Result<Vec<UsageDetails>> {
         let cgroups = &self.inner.cgroups;
         let details = self.ready_sandboxes().await?.into_iter().filter_map(|sandbox| {

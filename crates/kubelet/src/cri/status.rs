@@ -1,4 +1,4 @@
-//! From CRI's terms to the kubelet's: what runs and how it fared.
+//! Converts CRI's types to the kubelet's: statuses of sandboxes and containers, and images.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::runtime::{
     ContainerState, ContainerStatus, Image, ImageUser, PodSandboxStatus, RuntimeError, SandboxState,
 };
 
-/// A time in nanoseconds since 1970; `None` for 0, which means never.
+/// Converts nanoseconds since 1970; `None` for 0, which means never.
 pub fn time(nanos: i64) -> Option<Timestamp> {
     if nanos <= 0 { None } else { Timestamp::from_nanosecond(i128::from(nanos)).ok() }
 }
@@ -30,7 +30,7 @@ pub fn sandbox_state(state: i32) -> SandboxState {
     }
 }
 
-/// What is in a state that the runtime does not know has to be killed and started anew, as what has ended.
+/// A container whose state is unknown counts as exited: it is removed and started anew.
 pub fn container_state(state: i32) -> ContainerState {
     match cri::ContainerState::try_from(state) {
         Ok(cri::ContainerState::Created) => ContainerState::Created,
@@ -39,7 +39,7 @@ pub fn container_state(state: i32) -> ContainerState {
     }
 }
 
-/// From a list: without addresses, and as if in a network of its own.
+/// Converts an item of a list: without addresses, and as if it had a network of its own.
 pub fn listed_sandbox(item: cri::PodSandbox) -> Result<PodSandboxStatus, RuntimeError> {
     sandbox(cri::PodSandboxStatus {
         id: item.id,
@@ -81,7 +81,7 @@ fn user(user: cri::LinuxContainerUser) -> Option<(u32, u32, Vec<u32>)> {
     Some((id(user.uid)?, id(user.gid)?, groups))
 }
 
-/// `sandbox_id` is known from the list alone.
+/// Converts a status; `sandbox_id` comes from the list, as the status does not contain it.
 pub fn container(status: cri::ContainerStatus, sandbox_id: String) -> Result<ContainerStatus, RuntimeError> {
     let metadata = status.metadata.ok_or_else(|| incomplete("status.Metadata"))?;
     let unknown = status.state == i32::from(cri::ContainerState::Unknown);
@@ -113,7 +113,7 @@ pub fn container(status: cri::ContainerStatus, sandbox_id: String) -> Result<Con
     })
 }
 
-/// From a list, which tells neither of times nor of exit codes.
+/// Converts an item of a list, which has neither times nor exit codes.
 pub fn listed_container(item: cri::Container, log_path: PathBuf) -> Result<ContainerStatus, RuntimeError> {
     let status = cri::ContainerStatus {
         id: item.id,

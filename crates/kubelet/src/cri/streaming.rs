@@ -1,4 +1,4 @@
-//! Exec, attach and port-forward by way of the runtime's streaming server, which speaks SPDY/3.1.
+//! Exec, attach and port-forward over the runtime's streaming server, which speaks SPDY/3.1.
 //!
 //! Source: `k8s.io/cri-streaming/pkg/streaming` (remotecommand and portforward).
 
@@ -25,17 +25,17 @@ use crate::server::spdy::{self, Outgoing, Stream};
 const EXEC_PROTOCOL: &str = "v4.channel.k8s.io";
 const FORWARD_PROTOCOL: &str = "portforward.k8s.io";
 const STREAM_PROTOCOL: &str = "x-stream-protocol-version";
-/// The streaming server is on this machine.
+/// The time limit for connecting to the streaming server, which runs on this machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// What is read of a refusal, and of an error stream.
+/// The maximal length of the text of a refusal, and of an error stream, in bytes.
 const MAX_TEXT: usize = 64 << 10;
-/// Orders waiting for a session; terminals change size in bursts.
+/// The number of control messages that may be queued for a session; terminals change their size in bursts.
 const CONTROLS: usize = 16;
 const BUFFER: usize = 32 << 10;
-/// How long a server may take to close the connection of a command that has ended.
+/// How long a server may take to close the connection of an ended command.
 const DRAIN: Duration = Duration::from_secs(30);
 
-/// The streams of an exec or attach.
+/// The requested streams of an exec or attach.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wanted {
     pub stdin: bool,
@@ -49,7 +49,7 @@ fn failed(error: impl std::fmt::Display) -> RuntimeError {
     RuntimeError::Failed(format!("error dialing the container runtime's streaming server: {error}"))
 }
 
-/// Connects to the address that the runtime answered with and switches to SPDY/3.1.
+/// Connects to the address that the runtime has returned, and upgrades to SPDY/3.1.
 async fn upgraded(url: &str, protocol: &'static str) -> Result<TokioIo<Upgraded>> {
     let uri: Uri = url.parse().map_err(failed)?;
     let authority = uri.authority().ok_or_else(|| failed(format!("no host in {url:?}")))?;
@@ -80,7 +80,7 @@ async fn upgraded(url: &str, protocol: &'static str) -> Result<TokioIo<Upgraded>
     Ok(TokioIo::new(hyper::upgrade::on(response).await.map_err(failed)?))
 }
 
-/// How the command ended, as the error stream tells it in the fourth version of the protocol.
+/// Parses the command's result from the error stream of the protocol's fourth version.
 fn outcome(text: &[u8]) -> Result<i32> {
     #[derive(Deserialize, Default)]
     #[serde(default)]
@@ -117,7 +117,7 @@ fn outcome(text: &[u8]) -> Result<i32> {
             let code = code.and_then(|cause| cause.message.parse().ok());
             code.ok_or(RuntimeError::Failed(status.message))
         }
-        // What says that it went wrong is said again to our own client.
+        // The error text is passed on to the kubelet's client.
         _ => {
             let text = status.message.as_str();
             let text = text.strip_prefix("Internal error occurred: ").unwrap_or(text);
@@ -143,7 +143,7 @@ fn reader(stream: Stream) -> BoxReader {
     Box::new(StreamReader::new(Box::pin(stream)))
 }
 
-/// What is written goes to the stream, and its end is the stream's end.
+/// Returns a writer to the stream; closing it closes the stream.
 fn writer(outgoing: Outgoing) -> BoxWriter {
     let (near, mut far) = tokio::io::duplex(BUFFER);
     tokio::spawn(async move {
@@ -162,7 +162,7 @@ fn size_text(size: TerminalSize) -> Bytes {
     serde_json::json!({"Width": size.columns, "Height": size.rows}).to_string().into()
 }
 
-/// Opens an exec or attach at the address that the runtime gave for it.
+/// Opens an exec or attach at the address that the runtime has returned.
 pub async fn session(url: &str, wanted: Wanted) -> Result<Session> {
     let io = upgraded(url, EXEC_PROTOCOL).await?;
     let kinds: Vec<&str> = [
@@ -197,7 +197,7 @@ pub async fn session(url: &str, wanted: Wanted) -> Result<Session> {
     Ok(session)
 }
 
-/// Runs the connection until the command has ended and its output is out, or nobody waits for it any more.
+/// Drives the connection until the command has ended and its output is sent, or the session was dropped.
 async fn run(
     connection: impl Future<Output = ()> + Send,
     mut error: Stream,
@@ -206,7 +206,7 @@ async fn run(
     exit: oneshot::Sender<Result<i32>>,
 ) {
     let mut connection = Box::pin(connection);
-    // Nothing is said on it from this side.
+    // This side sends nothing on the error stream.
     let mut exit = Some(exit);
     let mut text = Box::pin(async {
         error.outgoing.finish().await;
@@ -222,7 +222,7 @@ async fn run(
     let mut gone = Box::pin(gone);
     let (ended, lives) = loop {
         tokio::select! {
-            // A connection that is over has ended its streams: the error stream's text follows.
+            // A connection that has ended has closed its streams: the text of the error stream is complete.
             () = &mut connection => break ((&mut text).await, false),
             ended = &mut text => break (ended, true),
             () = &mut gone => return,
@@ -230,7 +230,7 @@ async fn run(
                 Some(Control::Resize(size)) => if let Some(resize) = &resize {
                     resize.data(size_text(size)).await;
                 },
-                // The runtime kills what has lost its connection, as far as it kills at all.
+                // The runtime kills a command whose connection is closed, if it kills commands at all.
                 Some(Control::Signal(_)) => return,
                 None => listening = false,
             },
@@ -242,12 +242,12 @@ async fn run(
         let _ = exit.send(if lives || !ended.is_empty() { outcome(&ended) } else { Err(lost()) });
     }
     if lives {
-        // Output may still be on its way to a slow reader.
+        // A slow reader may not have received all output yet.
         let _ = tokio::time::timeout(DRAIN, connection).await;
     }
 }
 
-/// What is read of a forwarded connection: its data, then the error that ended it if there was one.
+/// The read side of a forwarded connection: its data, then the error that ended it, if any.
 struct Forwarded {
     data: Stream,
     error: Stream,
@@ -265,7 +265,7 @@ impl Forwarded {
     }
 }
 
-/// Connects to a port of the sandbox at the address that the runtime gave for it.
+/// Connects to a port of the sandbox at the address that the runtime has returned.
 pub async fn forward(url: &str, port: u16) -> Result<Box<dyn Connection>> {
     let io = upgraded(url, FORWARD_PROTOCOL).await?;
     let port = port.to_string();

@@ -1,4 +1,4 @@
-//! The client against a runtime that answers from memory.
+//! The CRI client with a runtime in memory.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,15 +15,15 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::labels;
 
-/// What the runtime knows, and what it was asked.
+/// The state of the runtime, and the calls that it has received.
 #[derive(Default)]
 struct Fake {
     driver: Option<cri::CgroupDriver>,
     conditions: Vec<cri::RuntimeCondition>,
-    /// Of its one container.
+    /// The state of its only container.
     state: i32,
     created: Vec<cri::CreateContainerRequest>,
-    /// Passwords that pulls came with.
+    /// The passwords of the pull requests.
     passwords: Vec<String>,
     statuses: u32,
     limits: Option<cri::LinuxContainerResources>,
@@ -175,14 +175,14 @@ async fn what_the_node_shows_of_it() {
         message: "so".into(),
     };
     lock(&lab.fake).conditions = vec![condition("RuntimeReady", false), condition("NetworkReady", true)];
-    let told = ["container runtime not ready: RuntimeReady=false reason:Why message:so"];
+    let expected = ["container runtime not ready: RuntimeReady=false reason:Why message:so"];
     assert_eq!(
         runtime.readiness().await,
-        Readiness { not_ready: told.map(str::to_owned).into(), error: None }
+        Readiness { not_ready: expected.map(str::to_owned).into(), error: None }
     );
     lab.serving.abort();
     let silent = runtime.readiness().await;
-    assert_eq!(silent.not_ready, told, "a short silence changes nothing");
+    assert_eq!(silent.not_ready, expected, "a short silence changes nothing");
     assert!(silent.error.is_some());
 }
 
@@ -261,7 +261,7 @@ async fn containers_are_made_and_known_again() {
         let listed = runtime.list_containers().await.unwrap();
         assert_eq!(listed[0].log_path, PathBuf::from("/logs/0.log"));
     }
-    assert_eq!(lock(&lab.fake).statuses, 1, "a log's place is asked for once");
+    assert_eq!(lock(&lab.fake).statuses, 1, "the log's path is read once");
     let pod = runtime.pod_status("u").await;
     assert!(pod.is_err(), "this runtime does not know PodSandboxStatus");
     assert_eq!(runtime.container_status("c1").await.unwrap().sandbox_id, "s1");

@@ -1,4 +1,4 @@
-//! Asks drivers again how many volumes the node may have, as often as their CSIDriver wants.
+//! Reads the volume limit of drivers again, as often as their CSIDriver objects ask for.
 //!
 //! Source: KEP-4876.
 
@@ -16,13 +16,13 @@ use super::{Drivers, NodeInfo};
 
 const NAME: &str = "csi-allocatable";
 
-/// How often a driver is to be asked; `None` for never.
+/// Returns the interval of a driver; `None` for never.
 fn period(driver: Option<&CSIDriver>) -> Option<Duration> {
     let seconds = driver?.spec.node_allocatable_update_period_seconds?;
     u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs)
 }
 
-/// Works until `stop`.
+/// Runs until `stop` is cancelled.
 pub async fn keep(
     drivers: Arc<Drivers>,
     node_info: Arc<NodeInfo>,
@@ -66,7 +66,7 @@ async fn ask(
     driver: String,
 ) -> Result<(), String> {
     let Some(period) = period(lister.get("", &driver).as_deref()) else { return Ok(()) };
-    // One that is not registered is asked when it comes.
+    // A driver that is not registered is asked when it registers.
     let Ok(client) = drivers.client(&driver) else { return Ok(()) };
     let info = client.info().await.map_err(|e| e.to_string())?;
     if drivers.get(&driver).is_some() {

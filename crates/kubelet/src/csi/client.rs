@@ -1,4 +1,4 @@
-//! Calls to a driver's node service, each on a connection of its own, as upstream makes them.
+//! Calls to a driver's node service, each on its own connection, as in upstream.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -14,10 +14,10 @@ use super::messages::{
     NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, access_mode, capability,
 };
 
-/// How long a driver may take for one call.
+/// The time limit of one call.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Whether the driver is known not to go on with what failed.
+/// Whether the driver has certainly stopped to work on the failed call.
 pub fn is_final(error: &CallError) -> bool {
     !matches!(
         error.code(),
@@ -29,7 +29,7 @@ pub fn is_final(error: &CallError) -> bool {
     )
 }
 
-/// What a driver's node service can do.
+/// The capabilities of a driver's node service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Capabilities(BTreeSet<i32>);
 
@@ -50,7 +50,7 @@ impl Capabilities {
         self.0.contains(&capability::VOLUME_MOUNT_GROUP)
     }
 
-    /// The interface's access mode for Kubernetes' one.
+    /// Returns CSI's access mode for one of Kubernetes.
     pub fn access_mode(&self, mode: &str) -> i32 {
         let fine = self.0.contains(&capability::SINGLE_NODE_MULTI_WRITER);
         match mode {
@@ -64,7 +64,7 @@ impl Capabilities {
     }
 }
 
-/// A driver's node service.
+/// The client of a driver's node service.
 #[derive(Clone)]
 pub struct DriverClient {
     endpoint: PathBuf,
@@ -126,7 +126,7 @@ impl DriverClient {
         self.call::<Empty>(m::NODE_UNPUBLISH_VOLUME, &request).await.map(drop)
     }
 
-    /// Answers the size in bytes, 0 where the driver does not say.
+    /// Expands the volume; returns its size in bytes, 0 if the driver does not report it.
     pub async fn expand(&self, request: &NodeExpandVolumeRequest) -> Result<i64> {
         let answer: NodeExpandVolumeResponse = self.call(m::NODE_EXPAND_VOLUME, request).await?;
         Ok(answer.capacity_bytes)

@@ -9,10 +9,10 @@ use tokio::sync::broadcast;
 
 use super::client::DriverClient;
 
-/// Registrations that a slow listener may be behind.
+/// The number of registrations that a slow listener may lag behind.
 const CHANGES: usize = 256;
 
-/// A version of the interface, `1.0.0`.
+/// A version of CSI, such as `1.0.0`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(Vec<u64>);
 
@@ -35,7 +35,7 @@ impl Version {
     }
 }
 
-/// The highest version that both sides speak: some 1.x.
+/// Returns the highest version that both sides support, which has to be 1.x.
 pub fn highest_supported(versions: &[String]) -> Result<Version, String> {
     if versions.is_empty() {
         return Err("empty array for supported versions".to_owned());
@@ -54,12 +54,13 @@ pub fn highest_supported(versions: &[String]) -> Result<Version, String> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
+/// A registered driver.
 pub struct Driver {
     pub endpoint: PathBuf,
     pub version: Version,
 }
 
-/// All registered drivers, by name.
+/// All registered drivers by name.
 pub struct Drivers {
     clock: Arc<dyn Clock>,
     known: Mutex<BTreeMap<String, Driver>>,
@@ -72,7 +73,7 @@ impl Drivers {
         Self { clock, known: Mutex::default(), registered }
     }
 
-    /// The name of each driver that has become usable.
+    /// Subscribes to the names of drivers that become usable.
     pub fn registrations(&self) -> broadcast::Receiver<String> {
         self.registered.subscribe()
     }
@@ -89,13 +90,13 @@ impl Drivers {
         self.lock().remove(name);
     }
 
-    /// Says that the driver can be used now.
+    /// Notifies listeners that the driver is usable.
     pub fn announce(&self, name: &str) {
-        // Nobody may be listening.
+        // Sending fails if there is no listener, which is fine.
         let _ = self.registered.send(name.to_owned());
     }
 
-    /// A way to talk to the driver; the error is upstream's text.
+    /// Returns a client of the driver; the error has upstream's text.
     pub fn client(&self, name: &str) -> Result<DriverClient, String> {
         if name.is_empty() {
             return Err("driver name is empty".to_owned());

@@ -1,4 +1,4 @@
-//! The messages of the container storage interface that a node uses, by their field numbers.
+//! The messages of the container storage interface that a node uses, with their field numbers.
 //!
 //! Source: csi.proto of the container storage interface, package `csi.v1`.
 
@@ -13,7 +13,7 @@ pub const NODE_UNPUBLISH_VOLUME: &str = "/csi.v1.Node/NodeUnpublishVolume";
 pub const NODE_EXPAND_VOLUME: &str = "/csi.v1.Node/NodeExpandVolume";
 pub const NODE_GET_VOLUME_STATS: &str = "/csi.v1.Node/NodeGetVolumeStats";
 
-/// What a driver's node service can do beside publishing.
+/// The capabilities of a driver's node service, beside publishing.
 pub mod capability {
     pub const STAGE_UNSTAGE_VOLUME: i32 = 1;
     pub const GET_VOLUME_STATS: i32 = 2;
@@ -22,7 +22,7 @@ pub mod capability {
     pub const VOLUME_MOUNT_GROUP: i32 = 6;
 }
 
-/// How many nodes and pods use a volume at a time.
+/// How many nodes and pods may use a volume at a time.
 pub mod access_mode {
     pub const UNKNOWN: i32 = 0;
     pub const SINGLE_NODE_WRITER: i32 = 1;

@@ -1,6 +1,6 @@
-//! CSI drivers on this node: who is registered, how they are called, and what the cluster is told of them.
+//! CSI drivers on this node: their registration, their calls, and their entries in the cluster's objects.
 //!
-//! Volumes are in [`crate::volumes`]; they find their driver in [`Drivers`].
+//! Volumes are in [`crate::volumes`]; they get their drivers from [`Drivers`].
 
 pub mod allocatable;
 pub mod client;

@@ -1,4 +1,4 @@
-//! What the cluster is told of this node's drivers: the CSINode, the Node's annotation, and topology labels.
+//! Publishes this node's drivers in the cluster: in the CSINode, the Node's annotation, and topology labels.
 //!
 //! Source: `k8s.io/kubernetes/pkg/volume/csi/nodeinfomanager`.
 
@@ -21,7 +21,7 @@ use super::messages::NodeGetInfoResponse;
 
 const NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
 const MIGRATED: &str = "storage.alpha.kubernetes.io/migrated-plugins";
-/// Built-in plugins of old whose volumes are left to drivers.
+/// In-tree plugins whose volumes are migrated to drivers.
 const MIGRATED_PLUGINS: &str = "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,\
                                 kubernetes.io/cinder,kubernetes.io/gce-pd,kubernetes.io/portworx-volume,\
                                 kubernetes.io/vsphere-volume";
@@ -29,11 +29,11 @@ const ATTEMPTS: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(30);
 const RETRY: Duration = Duration::from_secs(5);
 
-/// What a driver has said of this node.
+/// The facts that a driver has reported about this node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DriverInfo {
     pub node_id: String,
-    /// 0 where there is no limit.
+    /// The maximal number of volumes; 0 means no limit.
     pub max_volumes: i64,
     pub topology: BTreeMap<String, String>,
 }
@@ -48,7 +48,7 @@ impl From<NodeGetInfoResponse> for DriverInfo {
     }
 }
 
-/// The patch that tells of a driver in the Node itself; `None` where nothing changes.
+/// Returns the patch that adds a driver to the Node; `None` if nothing changes.
 fn node_patch(node: &Node, driver: &str, info: &DriverInfo) -> Result<Option<Value>, String> {
     let mut ids = node_ids(node)?;
     let labels = node.metadata.labels.as_ref();
@@ -69,7 +69,7 @@ fn node_patch(node: &Node, driver: &str, info: &DriverInfo) -> Result<Option<Val
     Ok(Some(json!({"metadata": {"annotations": {NODE_ID: annotation}, "labels": info.topology}})))
 }
 
-/// The patch that takes a driver out of the Node's annotation.
+/// Returns the patch that removes a driver from the Node's annotation; `None` if it is not there.
 fn node_removal(node: &Node, driver: &str) -> Result<Option<Value>, String> {
     let mut ids = node_ids(node)?;
     if ids.remove(driver).is_none() {
@@ -86,7 +86,7 @@ fn node_ids(node: &Node) -> Result<BTreeMap<String, String>, String> {
         .map_err(|e| format!("failed to parse node's {NODE_ID:?} annotation value ({text:?}) err={e}"))
 }
 
-/// The CSINode with the driver in it; `None` where nothing changes.
+/// Returns the CSINode with the driver; `None` if nothing changes.
 fn with_driver(node: &CSINode, driver: &str, info: &DriverInfo) -> Option<CSINode> {
     let keys: Vec<String> = info.topology.keys().cloned().collect();
     let count = i32::try_from(info.max_volumes.max(0)).unwrap_or(i32::MAX);
@@ -144,18 +144,18 @@ fn is_owned_by(csi_node: &CSINode, node: &Node) -> bool {
     owners.filter(|o| o.kind == "Node" && o.name == node.name()).any(|o| o.uid == node.uid())
 }
 
-/// Writes what the cluster is to know of this node's drivers.
+/// Writes the entries of this node's drivers.
 pub struct NodeInfo {
     client: Client,
     node_name: String,
     node: Informer<Node>,
     installed: Mutex<BTreeMap<String, DriverInfo>>,
-    /// One change at a time.
+    /// Held during each change, so that changes do not overlap.
     writing: tokio::sync::Mutex<()>,
 }
 
 impl NodeInfo {
-    /// `node` is the informer of this node's own object.
+    /// Creates the writer. `node` is the informer of this node's own object.
     pub fn new(client: Client, node_name: &str, node: Informer<Node>) -> Arc<Self> {
         Arc::new(Self {
             client,
@@ -170,7 +170,7 @@ impl NodeInfo {
         self.client.clock()
     }
 
-    /// Waits until the Node is there: before, nothing can be told of a driver.
+    /// Waits until the Node exists: drivers cannot be published before.
     pub async fn wait_for_node(&self) {
         let wake = Arc::new(Notify::new());
         let on_node = Arc::clone(&wake);
@@ -180,8 +180,8 @@ impl NodeInfo {
         }
     }
 
-    /// Sees to it that the CSINode belongs to the Node there is, until `stop`: a Node that was deleted and came anew
-    /// gets everything again.
+    /// Keeps the CSINode owned by the current Node until `stop` is cancelled: a Node that was deleted and created
+    /// anew gets all entries again.
     pub fn keep(self: Arc<Self>, stop: CancellationToken) -> BoxFuture<'static, ()> {
         Box::pin(self.work(stop))
     }
@@ -205,7 +205,7 @@ impl NodeInfo {
                 () = wake.notified() => {}
             }
             if let Err(error) = self.restore().await {
-                tracing::warn!(error, "the CSINode is not up to date");
+                tracing::warn!(error, "cannot update the CSINode");
                 tokio::select! {
                     () = stop.cancelled() => return,
                     () = self.client.clock().sleep(RETRY) => wake.notify_one(),
@@ -224,7 +224,7 @@ impl NodeInfo {
         Ok(())
     }
 
-    /// Tells of a driver.
+    /// Publishes a driver.
     pub async fn install(&self, driver: &str, info: DriverInfo) -> Result<(), String> {
         if info.node_id.is_empty() {
             return Err("error adding CSI driver node info: driverNodeID must not be empty".to_owned());
@@ -235,7 +235,7 @@ impl NodeInfo {
         Ok(())
     }
 
-    /// Tells that a driver has gone.
+    /// Removes the entries of a driver that is gone.
     pub async fn uninstall(&self, driver: &str) -> Result<(), String> {
         let _writing = self.writing.lock().await;
         self.installed().remove(driver);
@@ -281,7 +281,8 @@ impl NodeInfo {
         patched.map(drop).map_err(|e| e.to_string())
     }
 
-    /// This node's CSINode, made if it is missing. One that belongs to a node of old goes first.
+    /// Returns this node's CSINode, and creates it if it is missing. A CSINode of an earlier Node is deleted
+    /// first.
     async fn csi_node(&self) -> Result<CSINode, String> {
         let node = self.live_node().await?;
         match self.client.get::<CSINode>("", &self.node_name).await {
@@ -299,7 +300,7 @@ impl NodeInfo {
         }
     }
 
-    /// Conflicts with others' writes pass.
+    /// Retries after conflicts with other writers.
     async fn retried<F: Future<Output = Result<(), String>>>(
         &self,
         attempt: impl Fn() -> F,
@@ -338,18 +339,18 @@ mod tests {
 
     #[test]
     fn the_node_is_told_what_it_does_not_know() {
-        let told = node(json!({"annotations": {NODE_ID: r#"{"a":"1"}"#}, "labels": {"zone": "z"}}));
-        assert_eq!(node_patch(&told, "a", &info("1", 0, &[("zone", "z")])), Ok(None));
-        let patch = node_patch(&told, "b", &info("2", 0, &[("rack", "r")])).unwrap().unwrap();
+        let existing = node(json!({"annotations": {NODE_ID: r#"{"a":"1"}"#}, "labels": {"zone": "z"}}));
+        assert_eq!(node_patch(&existing, "a", &info("1", 0, &[("zone", "z")])), Ok(None));
+        let patch = node_patch(&existing, "b", &info("2", 0, &[("rack", "r")])).unwrap().unwrap();
         assert_eq!(patch["metadata"]["annotations"][NODE_ID], r#"{"a":"1","b":"2"}"#);
         assert_eq!(patch["metadata"]["labels"], json!({"rack": "r"}));
-        let error = node_patch(&told, "b", &info("2", 0, &[("zone", "y")])).unwrap_err();
+        let error = node_patch(&existing, "b", &info("2", 0, &[("zone", "y")])).unwrap_err();
         assert!(error.contains(r#"driver reported "zone":"y" but existing label is "zone":"z""#), "{error}");
         assert!(node_patch(&node(json!({"annotations": {NODE_ID: "{"}})), "a", &info("1", 0, &[])).is_err());
 
-        let gone = node_removal(&told, "a").unwrap().unwrap();
+        let gone = node_removal(&existing, "a").unwrap().unwrap();
         assert_eq!(gone["metadata"]["annotations"][NODE_ID], Value::Null);
-        assert_eq!(node_removal(&told, "b"), Ok(None));
+        assert_eq!(node_removal(&existing, "b"), Ok(None));
     }
 
     #[test]

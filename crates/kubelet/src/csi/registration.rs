@@ -8,6 +8,7 @@ use super::drivers::{Driver, Drivers, Version, highest_supported};
 use super::node_info::NodeInfo;
 use crate::plugins::{Plugin, PluginHandler};
 
+/// The handler that registers and deregisters CSI drivers.
 pub struct CsiPlugins {
     drivers: Arc<Drivers>,
     node_info: Arc<NodeInfo>,
@@ -67,18 +68,18 @@ impl PluginHandler for CsiPlugins {
     async fn register(&self, plugin: &Plugin) -> Result<(), String> {
         let version = self.version("RegisterPlugin", plugin)?;
         self.drivers.set(&plugin.name, Driver { endpoint: plugin.endpoint.clone(), version });
-        let told = async {
+        let published = async {
             let info = self.drivers.client(&plugin.name)?.info().await.map_err(|e| e.to_string())?;
             self.node_info.install(&plugin.name, info.into()).await
         };
-        match told.await {
+        match published.await {
             Ok(()) => {
                 self.drivers.announce(&plugin.name);
                 Ok(())
             }
             Err(error) => {
                 if let Err(why) = self.unregister(&plugin.name).await {
-                    tracing::warn!(driver = plugin.name, error = why, "driver not taken out of the CSINode");
+                    tracing::warn!(driver = plugin.name, error = why, "cannot remove the driver's entry");
                 }
                 Err(error)
             }
@@ -87,7 +88,7 @@ impl PluginHandler for CsiPlugins {
 
     async fn deregister(&self, plugin: &Plugin) {
         if let Err(error) = self.unregister(&plugin.name).await {
-            tracing::warn!(driver = plugin.name, error, "driver not taken out of the CSINode");
+            tracing::warn!(driver = plugin.name, error, "cannot remove the driver's entry");
         }
     }
 }

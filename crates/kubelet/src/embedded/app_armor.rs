@@ -1,6 +1,6 @@
-//! Which AppArmor profile a container gets, and the default one's loading.
+//! The choice of a container's AppArmor profile, and loading of the default profile.
 //!
-//! Source: containerd's `generateApparmorSpecOpts`, for the choice and the words.
+//! Source: containerd's `generateApparmorSpecOpts`, for the choice and the texts.
 
 use knarr_runtime::app_armor::{DEFAULT_PROFILE, is_loaded, load_default};
 
@@ -8,7 +8,7 @@ use super::Embedded;
 use crate::host_security::HostSecurity;
 use crate::runtime::{AppArmorProfile, ContainerConfig, Result, RuntimeError};
 
-/// What the host has of AppArmor.
+/// The host's AppArmor support.
 #[derive(Debug, Clone, Copy)]
 struct Host<L> {
     enabled: bool,
@@ -17,7 +17,7 @@ struct Host<L> {
     loaded: L,
 }
 
-/// Loads the default profile on hosts with AppArmor; whether containers can have it. Blocks.
+/// Loads the default profile on hosts with AppArmor; returns whether containers can use it. Blocks.
 pub(super) fn prepare(host: HostSecurity) -> bool {
     if !host.app_armor {
         return false;
@@ -36,7 +36,7 @@ pub(super) fn prepare(host: HostSecurity) -> bool {
     }
 }
 
-/// The profile; `None` leaves the container unconfined.
+/// Returns the profile; `None` leaves the container unconfined.
 fn choose<L: Fn(&str) -> std::io::Result<bool>>(
     named: Option<&AppArmorProfile>,
     privileged: bool,

@@ -1,4 +1,4 @@
-//! Containers: an image's snapshot and configuration joined with what the pod asks for.
+//! Containers: combines an image's snapshot and configuration with the pod's.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::host_security::HostSecurity;
 use crate::labels;
 use crate::runtime::*;
 
-/// What the runtime knows of a container, in the shape of the interface.
+/// Converts the runtime's state of a container.
 pub fn status(container: &runtime::Container) -> ContainerStatus {
     let (spec, status) = (&container.spec, &container.status);
     let annotation = |name: &str| spec.annotations.get(name).cloned().unwrap_or_default();
@@ -39,7 +39,7 @@ pub fn status(container: &runtime::Container) -> ContainerStatus {
     }
 }
 
-/// The command line: the pod's command goes before the image's entrypoint and takes its command away as well.
+/// Returns the command line: the pod's command replaces both the image's entrypoint and its command.
 fn command_line(config: &ContainerConfig, image: &ImageConfig) -> Vec<String> {
     let (first, rest) = match (config.command.is_empty(), config.args.is_empty()) {
         (false, _) => (&config.command, &config.args),
@@ -49,7 +49,7 @@ fn command_line(config: &ContainerConfig, image: &ImageConfig) -> Vec<String> {
     first.iter().chain(rest).cloned().collect()
 }
 
-/// The image's variables in their order, then the pod's; a later one of the same name wins.
+/// Returns the image's variables in their order, then the pod's; a later one of the same name wins.
 fn environment(config: &ContainerConfig, image: &ImageConfig) -> Vec<String> {
     let own: BTreeMap<&str, &str> = config.env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     let inherited =
@@ -57,7 +57,7 @@ fn environment(config: &ContainerConfig, image: &ImageConfig) -> Vec<String> {
     inherited.chain(own.iter().map(|(name, value)| format!("{name}={value}"))).collect()
 }
 
-/// Blocks: reads the image's passwd and group files.
+/// Returns the user of a container. Blocks: reads the image's passwd and group files.
 fn user(config: &ContainerConfig, image: &ImageConfig, rootfs: &Path) -> Result<User> {
     let text = config.user.uid.map_or_else(|| image.user.clone(), |uid| uid.to_string());
     let resolved = resolve_user(rootfs, &text).map_err(|e| RuntimeError::Failed(e.to_string()))?;
@@ -75,7 +75,7 @@ fn bind(destination: &str, source: &Path, read_only: bool) -> runtime::Mount {
     runtime::Mount { destination: destination.to_owned(), kind: MountKind::Bind(bind) }
 }
 
-/// The sandbox's name files, unless the pod mounts something there itself, and the pod's mounts.
+/// Returns the mounts: the sandbox's name files, unless the pod mounts something over them, and the pod's mounts.
 fn mounts(config: &ContainerConfig, sandbox_dir: &Path) -> Vec<runtime::Mount> {
     let files = [("/etc/resolv.conf", "resolv.conf"), ("/etc/hostname", "hostname")];
     let mut mounts: Vec<runtime::Mount> = files
@@ -85,7 +85,7 @@ fn mounts(config: &ContainerConfig, sandbox_dir: &Path) -> Vec<runtime::Mount> {
         })
         .map(|(path, name)| bind(path, &sandbox_dir.join(name), config.readonly_rootfs))
         .collect();
-    // A mount below another one has to come after it.
+    // A mount below another one has to follow it.
     let mut own: Vec<&Mount> = config.mounts.iter().collect();
     own.sort_by_key(|m| m.container_path.split('/').filter(|part| !part.is_empty()).count());
     mounts.extend(own.into_iter().map(|m| {
@@ -102,7 +102,7 @@ fn mounts(config: &ContainerConfig, sandbox_dir: &Path) -> Vec<runtime::Mount> {
     mounts
 }
 
-/// Admission refuses pods that ask for labels; ephemeral containers come later.
+/// Refuses SELinux labels. Admission refuses pods with labels, but ephemeral containers are added later.
 fn check_se_linux(config: &ContainerConfig, host: HostSecurity) -> Result<()> {
     if config.se_linux.is_none() || !host.se_linux {
         return Ok(());
@@ -156,7 +156,7 @@ impl Embedded {
         self.inner.runtime.create_container(sandbox_id, spec).await.map_err(errors::container)
     }
 
-    /// The ids that the sandbox's containers see their files with, if it has a user namespace.
+    /// Returns the id mapping for the container's files, if the sandbox has a user namespace.
     async fn mapped_ids(&self, sandbox_id: &str) -> Result<Option<MappedIds>> {
         let (runtime, sandbox_id) = (self.inner.runtime.clone(), sandbox_id.to_owned());
         let found = tokio::task::spawn_blocking(move || runtime.user_namespace(&sandbox_id));

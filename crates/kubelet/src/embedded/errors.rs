@@ -1,4 +1,4 @@
-//! Errors of the runtime's parts as errors of the interface, each with its whole chain as text.
+//! Converts errors of the runtime, images and network to errors of the interface, with all causes in the text.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! Connections into sandboxes: port-forward.
 //!
-//! A socket belongs to the network namespace in which it was made, wherever it is connected from. So a thread enters the
-//! namespace for the one system call that makes it, and the connection is awaited without a thread.
+//! A socket belongs to the network namespace in which it was created, wherever it is used. So a thread enters the
+//! namespace only for the system calls that create it, and the connection is awaited without a thread.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,14 +19,14 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::runtime::{Connection, Result, RuntimeError};
 
-/// Connections at the same time, into all sandboxes and into one.
+/// The maximum of concurrent connections, into all sandboxes and into one.
 const MAX_CONNECTIONS: usize = 4096;
 const MAX_PER_SANDBOX: usize = 1024;
-/// Threads in other namespaces at the same time; each is there for two system calls.
+/// The maximum of threads in other namespaces; each makes two system calls.
 const MAX_THREADS: usize = 16;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many connections there are, and may be.
+/// Counts and limits connections.
 pub struct Forwards {
     most: usize,
     most_per_sandbox: usize,
@@ -40,7 +40,7 @@ impl Default for Forwards {
     }
 }
 
-/// The count of one connection, until it is dropped.
+/// The count of one connection; dropping it decrements the count.
 struct Place {
     forwards: Arc<Forwards>,
     sandbox: String,
@@ -66,7 +66,7 @@ impl Forwards {
         Ok(Place { forwards: Arc::clone(self), sandbox: sandbox.to_owned() })
     }
 
-    /// Connects to a loopback port, in the network namespace given or in our own.
+    /// Connects to a loopback port, in the given network namespace or in the process's own.
     pub async fn connect(
         self: &Arc<Self>,
         sandbox: &str,
@@ -84,10 +84,10 @@ impl Forwards {
 
     async fn sockets(&self, netns: Option<PathBuf>) -> io::Result<Sockets> {
         let Some(path) = netns else { return Sockets::new() };
-        // The semaphore is never closed.
+        // Acquiring cannot fail: the semaphore is never closed.
         let _turn = self.threads.acquire().await;
         let (sender, receiver) = oneshot::channel();
-        // A thread of its own: one that has entered another namespace must not be used for anything else.
+        // A new thread: one that has entered another namespace must not be used for anything else.
         std::thread::Builder::new().name("port-forward".into()).spawn(move || {
             let _ = sender.send(Sockets::new_in(path));
         })?;
@@ -105,7 +105,7 @@ impl Drop for Place {
     }
 }
 
-/// Not connected yet. One of the two families may be missing.
+/// Sockets that are not connected yet. One of the two address families may be missing.
 struct Sockets {
     v4: io::Result<TcpSocket>,
     v6: io::Result<TcpSocket>,
@@ -136,7 +136,7 @@ async fn connect_to(socket: io::Result<TcpSocket>, address: SocketAddr) -> io::R
     connected.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "connection timed out")))
 }
 
-/// A connection that is counted.
+/// A counted connection.
 struct Forwarded {
     stream: TcpStream,
     _place: Place,
@@ -183,7 +183,7 @@ mod tests {
         Some("/proc/self/ns/net".into())
     }
 
-    /// A listener that takes no more connections: the kernel lets further ones wait.
+    /// A listener whose queue is full: the kernel does not complete further connections.
     fn full_listener() -> (TcpListener, Vec<std::net::TcpStream>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         // SAFETY: plain system call.

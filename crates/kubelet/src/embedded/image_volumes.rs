@@ -13,12 +13,12 @@ fn name(container: &str, number: usize) -> String {
     format!("{container}{INFIX}{number}")
 }
 
-/// The container that a snapshot belongs to.
+/// Returns the container that owns a snapshot.
 pub fn owner(snapshot: &str) -> &str {
     snapshot.split_once(INFIX).map_or(snapshot, |(container, _)| container)
 }
 
-/// What to mount of an image's tree. Nobody writes to it, so that nothing changes between this and the mount.
+/// Returns the path to mount of an image's tree. The tree is read-only, so it cannot change before the mount.
 fn inside(tree: &Path, sub_path: &str) -> Result<PathBuf> {
     let failed = |why: &str| {
         RuntimeError::Failed(format!("failed to mount image volume: sub path {sub_path:?}: {why}"))
@@ -29,7 +29,7 @@ fn inside(tree: &Path, sub_path: &str) -> Result<PathBuf> {
 }
 
 impl Embedded {
-    /// Makes the trees ready that a container mounts, and notes where they are.
+    /// Prepares the image trees that a container mounts, and records their paths.
     pub(super) async fn mount_images(
         &self,
         container: &str,
@@ -48,7 +48,7 @@ impl Embedded {
         Ok(())
     }
 
-    /// Takes away what a container was made of, its own writable tree last.
+    /// Removes a container's snapshots, its own writable one last.
     pub(super) async fn remove_snapshots(&self, container: &str) -> Result<()> {
         let store = &self.inner.images;
         let mut count = 0;

@@ -1,4 +1,4 @@
-//! Images by name, and pulling them.
+//! Lookup of images by name, and image pulls.
 
 use knarr_runtime::images::{Image as StoredImage, PullOptions, Reference};
 
@@ -15,8 +15,8 @@ pub fn image(stored: &StoredImage) -> Image {
     }
 }
 
-/// What container statuses show: the image's name (the one asked for, if it has several) and the reference by
-/// digest, each the id where there is none.
+/// Returns the names for a container's status: the image's name (the requested one, if it has several) and its
+/// reference by digest. Each falls back to the id.
 pub fn names(stored: &StoredImage, asked_for: &str) -> (String, String) {
     let id = stored.id.to_string();
     let asked_for = asked_for.parse::<Reference>().ok();

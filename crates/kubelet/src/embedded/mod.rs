@@ -1,4 +1,4 @@
-//! The container runtime that is built in: `knarr_runtime`'s containers and images as one [`ContainerRuntime`].
+//! The built-in container runtime: `knarr_runtime`'s containers and images as one [`ContainerRuntime`].
 
 mod app_armor;
 mod containers;
@@ -29,24 +29,24 @@ use crate::pod_network::PodNetwork;
 use crate::runtime::*;
 use crate::user_namespaces;
 
-/// A receiver further behind than this asks for everything anew.
+/// The number of events that a receiver may lag behind; one that lags more has to list everything again.
 const EVENTS: usize = 1024;
 
-/// Our own annotations; all else on a sandbox or container is the pod's and Kubernetes'.
+/// Knarr's own annotations; all others on a sandbox or container belong to the pod and Kubernetes.
 const ATTEMPT: &str = "knarr.io/attempt";
 const CGROUP_PARENT: &str = "knarr.io/cgroup-parent";
 const HANDLER: &str = "knarr.io/runtime-handler";
 const IMAGE: &str = "knarr.io/image";
 const IMAGE_ID: &str = "knarr.io/image-id";
 
-/// A handler of RuntimeClasses, whose pods an OCI runtime runs.
+/// A handler for RuntimeClasses whose pods are run by an OCI runtime.
 #[derive(Debug, Clone)]
 pub struct OciHandler {
     pub name: String,
     pub program: OciProgram,
 }
 
-/// Cheap to clone; clones share everything.
+/// The built-in runtime. Cheap to clone; clones share everything.
 #[derive(Clone)]
 pub struct Embedded {
     inner: Arc<Inner>,
@@ -59,12 +59,12 @@ struct Inner {
     pull: PullOptions,
     /// Sorted by name.
     handlers: Vec<OciHandler>,
-    /// Whether containers can have the default AppArmor profile.
+    /// Whether containers can use the default AppArmor profile.
     has_default_profile: bool,
-    /// Files of sandboxes: resolv.conf, hostname.
+    /// The folder of the sandboxes' files: resolv.conf, hostname.
     dir: PathBuf,
     addresses: Mutex<BTreeMap<String, Vec<IpAddr>>>,
-    /// The pod of each sandbox, kept past the sandbox's end for the events that follow.
+    /// The pod of each sandbox, kept beyond the sandbox's end for later events.
     pods: Mutex<BTreeMap<String, String>>,
     events: broadcast::Sender<RuntimeEvent>,
     forwards: Arc<forwards::Forwards>,
@@ -74,15 +74,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs work to its end even if the caller stops waiting, so that nothing half made is forgotten.
+/// Runs the work to its end even if the caller is cancelled, so that nothing is left half done and unknown.
 async fn unbroken<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
     tokio::spawn(work).await.unwrap_or_else(|e| Err(RuntimeError::Failed(format!("background work: {e}"))))
 }
 
 impl Embedded {
-    /// Takes up the sandboxes that an earlier server left. `dir` is made if missing; `pull` says how images are
-    /// fetched (its keyring is not used). `handlers` are those beside the default one. Events are passed on by a task
-    /// of the supervisor's.
+    /// Takes over the sandboxes that an earlier server left. `dir` is created if it is missing; `pull` configures
+    /// how images are pulled (its keyring is not used). `handlers` are those beside the default one. A task of the
+    /// supervisor forwards events.
     pub fn open(
         runtime: Runtime,
         images: ImageStore,
@@ -127,7 +127,7 @@ impl Embedded {
         let embedded = Self { inner };
         embedded.take_up().await?;
         let (weak, mut received) = (Arc::downgrade(&embedded.inner), Some(received));
-        // It ends when nobody holds the runtime any more.
+        // The task ends when the runtime is dropped.
         tokio::spawn(supervisor.run_until_done("container-events", CancellationToken::new(), move |_| {
             let events = received.take().or_else(|| weak.upgrade().map(|inner| inner.listen_anew()));
             let weak = weak.clone();
@@ -140,7 +140,7 @@ impl Embedded {
         Ok(embedded)
     }
 
-    /// The cgroups below the root that pods share.
+    /// The cgroups below the root of all pods.
     pub fn cgroups(&self) -> Cgroups {
         self.inner.runtime.cgroups().clone()
     }
@@ -175,8 +175,8 @@ impl Embedded {
 }
 
 impl Inner {
-    /// Tells whoever listens that something happened to every pod.
-    fn tell_all(&self) {
+    /// Emits an event for every pod, as events may have been missed.
+    fn notify_all(&self) {
         let all: Vec<(String, String)> = lock(&self.pods).clone().into_iter().collect();
         for (sandbox_id, pod_uid) in all {
             let (container_id, kind) = (String::new(), RuntimeEventKind::ContainerExited);
@@ -184,22 +184,22 @@ impl Inner {
         }
     }
 
-    /// The events from now on, after some may have been missed.
+    /// Subscribes to the runtime's events again, after some may have been missed.
     fn listen_anew(&self) -> broadcast::Receiver<Event> {
         let events = self.runtime.events();
-        self.tell_all();
+        self.notify_all();
         events
     }
 }
 
-/// Passes the runtime's events on with the pod they belong to.
+/// Forwards the runtime's events, with the pod to which they belong.
 async fn forward(inner: std::sync::Weak<Inner>, mut events: broadcast::Receiver<Event>) {
     loop {
         let event = match events.recv().await {
             Ok(event) => event,
             Err(RecvError::Lagged(_)) => {
                 let Some(inner) = inner.upgrade() else { return };
-                inner.tell_all();
+                inner.notify_all();
                 continue;
             }
             Err(RecvError::Closed) => return,
@@ -249,12 +249,12 @@ impl ContainerRuntime for Embedded {
         }
     }
 
-    /// It counts nothing of its own.
+    /// Returns nothing: the runtime has no metrics of its own.
     fn metrics(&self) -> String {
         String::new()
     }
 
-    /// It runs as long as this process does.
+    /// Returns ready: the runtime runs as long as this process.
     async fn readiness(&self) -> Readiness {
         Readiness::default()
     }
@@ -351,7 +351,7 @@ impl ContainerRuntime for Embedded {
     async fn list_container_stats(&self, disk: Disk) -> Result<Vec<ContainerStats>> {
         let containers = self.inner.runtime.list_containers();
         let all = join_all(containers.iter().map(|container| self.stats_of(container, disk))).await;
-        // One that goes meanwhile is left out.
+        // Containers that are removed meanwhile are left out.
         Ok(all.into_iter().flatten().collect())
     }
 

@@ -1,4 +1,4 @@
-//! Sandboxes: namespaces from the runtime, addresses from the pod network, name files of our own.
+//! Sandboxes: namespaces from the runtime, addresses from the pod network, and their own name files.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use crate::labels;
 use crate::pod_network::PodRef;
 use crate::runtime::*;
 
-/// 64 hexadecimal digits, as other runtimes have them.
+/// Returns a new id of 64 hexadecimal digits, as other runtimes use.
 pub fn new_id() -> String {
     (0..4).map(|_| format!("{:016x}", fastrand::u64(..))).collect()
 }
 
-/// What the pod asks for, over what containerd gives every pod with a network of its own: low ports and ping for
-/// everybody.
+/// Returns the pod's sysctls, and before them those that containerd sets for every pod with its own network: low
+/// ports and ping for all users.
 fn sysctls(config: &PodSandboxConfig) -> BTreeMap<String, String> {
     let open = [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
     let open = open.into_iter().filter(|_| !config.host_network);
@@ -28,8 +28,8 @@ fn sysctls(config: &PodSandboxConfig) -> BTreeMap<String, String> {
     sysctls
 }
 
-/// The OCI runtime that runs the handler's pods, if it is not the default one. A handler that is not there is refused as
-/// containerd refuses it: it promises another isolation.
+/// Returns the OCI runtime of the handler, if it is not the default one. An unknown handler is refused, as
+/// containerd does: it promises another isolation.
 fn program_of(handlers: &[OciHandler], name: &str) -> Result<Option<PathBuf>> {
     if name.is_empty() {
         return Ok(None);
@@ -79,7 +79,7 @@ impl Embedded {
         };
         if let Err(error) = connected {
             if let Err(left) = self.remove_sandbox(&id).await {
-                tracing::warn!(sandbox = %id, error = %left, "a failed sandbox left something behind");
+                tracing::warn!(sandbox = %id, error = %left, "cannot clean up after a failed sandbox");
             }
             return Err(error);
         }
@@ -118,7 +118,7 @@ impl Embedded {
     }
 
     pub(super) async fn stop_sandbox(&self, id: &str) -> Result<()> {
-        // While its namespace is still there: a plugin takes devices out of it.
+        // The network is torn down while the namespace exists: a plugin removes devices from it.
         self.inner.network.teardown(id).await.map_err(errors::network)?;
         errors::fine_if_missing(self.inner.runtime.stop_sandbox(id).await)?;
         lock(&self.inner.addresses).remove(id);
@@ -189,7 +189,7 @@ impl Embedded {
         stats.collect()
     }
 
-    /// Of running containers and ready sandboxes.
+    /// Returns the details of running containers and ready sandboxes.
     pub(super) fn all_details(&self) -> Vec<UsageDetails> {
         let (runtime, cgroups) = (&self.inner.runtime, self.inner.runtime.cgroups());
         let details = |id: &str, path: &str, interfaces| UsageDetails {

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{Embedded, errors};
 use crate::runtime::*;
 
-/// Orders waiting for a session; terminals change size in bursts.
+/// The number of control messages that may be queued for a session; terminals change their size in bursts.
 const CONTROLS: usize = 16;
 
 impl Embedded {
@@ -104,7 +104,7 @@ impl Embedded {
                         Some(Control::Signal(signal)) => {
                             let _ = runtime.kill_container(&id, signal, false).await;
                         }
-                        // Nobody is attached any more.
+                        // No client is attached any more.
                         None => return,
                     },
                 }

@@ -1,23 +1,24 @@
-//! Who may use a pulled image: pure decisions over its record.
+//! Decides which pods may use a pulled image, by its record alone.
 
 use knarr_runtime::images::Credential;
 use serde::Serialize;
 
 use super::records::{ImagePullCredentials, ImagePullSecret, hex_sha256};
 
-/// More Secrets for one image are recorded only where a registry accepted them. Source: upstream's
-/// writeRecordWhileMatchingLimit.
+/// Above this number of Secrets, further ones are recorded only after a registry has accepted them. Source:
+/// upstream's writeRecordWhileMatchingLimit.
 const MAX_REMEMBERED: usize = 100;
-/// A record that is full begins anew: who is dropped from it has to pull once more.
+/// The maximal number of Secrets in a record. A full record is replaced by a new one; pods whose Secrets are
+/// dropped have to pull again.
 const MAX_SECRETS: usize = 1000;
 
-/// What a pod needs in order to use a present image without pulling it.
+/// What a pod needs to use a present image without pulling it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Access {
     Granted,
-    /// One of these credentials.
+    /// One of these Secrets.
     Secrets(Vec<ImagePullSecret>),
-    /// The pod has to pull it.
+    /// The pod has to pull the image.
     Refused,
 }
 
@@ -33,8 +34,9 @@ impl Access {
     }
 }
 
-/// The first of the pod's Secrets that gives access: one with a credential that was accepted before, or one that was
-/// accepted before and has changed since. The flag says whether it is not recorded as it is and may be.
+/// Returns the first of the pod's Secrets that gives access: one whose credential was accepted before, or one that
+/// was accepted before and has changed since. The flag tells whether the Secret is to be recorded, because the
+/// record lacks it in this form and has room.
 pub fn matching<'a>(
     recorded: &[ImagePullSecret],
     own: &'a [ImagePullSecret],
@@ -57,7 +59,7 @@ pub fn matching<'a>(
     None
 }
 
-/// What is recorded after another pull, or after a Secret was found to match.
+/// Returns the record after another pull, or after a Secret was found to match.
 pub fn merge(recorded: Option<&ImagePullCredentials>, new: ImagePullCredentials) -> ImagePullCredentials {
     let Some(recorded) = recorded else { return new };
     if recorded.node_pods_accessible || new.node_pods_accessible {
@@ -78,7 +80,8 @@ pub fn merge(recorded: Option<&ImagePullCredentials>, new: ImagePullCredentials)
     ImagePullCredentials { kubernetes_secrets: secrets, node_pods_accessible: false }
 }
 
-/// Hex of SHA-256 over the credential as docker's AuthConfig in Go's JSON. Source: upstream's hashAuthConfig.
+/// Returns the SHA-256, in hexadecimal, of the credential as docker's AuthConfig in Go's JSON. Source: upstream's
+/// hashAuthConfig.
 pub fn credential_hash(credential: &Credential) -> String {
     #[derive(Serialize)]
     struct AuthConfig<'a> {
@@ -97,7 +100,7 @@ pub fn credential_hash(credential: &Credential) -> String {
         identitytoken: credential.identity_token.as_deref().unwrap_or_default(),
         registrytoken: credential.registry_token.as_deref().unwrap_or_default(),
     };
-    // Strings alone: this cannot fail, and an empty hash matches nothing.
+    // Serializing strings cannot fail, and an empty hash matches nothing.
     serde_json::to_vec(&auth).map(|json| hex_sha256(&json)).unwrap_or_default()
 }
 
@@ -131,7 +134,7 @@ mod tests {
         assert_eq!(matching(&[secret("a", "s", "")], &[secret("b", "s", "")]), None, "no hash is no match");
         let full: Vec<_> = (0..MAX_REMEMBERED).map(|n| secret("a", &n.to_string(), "1")).collect();
         assert_eq!(matching(&full, &[secret("b", "s", "1")]), Some((&secret("b", "s", "1"), false)));
-        assert_eq!(matching(&full, &[secret("a", "1", "2")]), None, "not recorded, so not granted");
+        assert_eq!(matching(&full, &[secret("a", "1", "2")]), None, "neither recorded nor granted");
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Which pods may use an image that is on the node: those whose credentials it was pulled with.
+//! Decides which pods may use an image that is on the node: those with credentials by which it was pulled.
 //!
-//! Source: KEP-2535, `k8s.io/kubernetes/pkg/kubelet/images/pullmanager`. One difference: an image counts as preloaded
-//! by name. Upstream counts it as pulled once its id was pulled under any name, so that one tenant's pull of a copy
-//! takes a preloaded image from all others.
+//! Source: KEP-2535, `k8s.io/kubernetes/pkg/kubelet/images/pullmanager`. One difference: an image counts as
+//! preloaded by name. Upstream counts it as pulled once its id was pulled under any name, so that a tenant who
+//! pulls a copy takes a preloaded image from all others.
 
 mod access;
 mod policy;
@@ -25,24 +25,24 @@ pub use records::{ImagePullCredentials, ImagePullSecret, ImagePulledRecord, Reco
 
 use crate::runtime::Image;
 
-/// Intents of pulls that were given up, before they are looked through.
+/// The number of intents of abandoned pulls above which they are settled.
 const MAX_IDLE_INTENTS: usize = 256;
 
-/// Pulls of one image that are under way.
+/// The pulls of one image that are under way.
 #[derive(Debug, Default)]
 struct Intent {
-    /// 0: given up, or of an earlier run.
+    /// 0 if all were abandoned, or belong to an earlier run.
     pulls: usize,
     /// The id of the preloaded image that had this name when the pulls began.
     preloaded: Option<String>,
 }
 
-/// The records of pulls, and the policy over them. All methods but `abandoned` read or write files, and block.
+/// The records of pulls, and the policy for them. All methods but `abandoned` read or write files, and block.
 pub struct PulledImages {
     records: Records,
     policy: VerificationPolicy,
     clock: Arc<dyn Clock>,
-    /// By the `image` of a container. Held while files are read or written.
+    /// Intents by the `image` of a container. Locked while files are read or written.
     intents: Mutex<BTreeMap<String, Intent>>,
 }
 
@@ -55,7 +55,7 @@ impl PulledImages {
         self.intents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// At the start, before pods run: takes up what an earlier run left. `images` is everything on the node.
+    /// Loads what an earlier run left; to be called before pods run. `images` are all images on the node.
     pub fn take_up(&self, images: &[Image]) -> Result<(), RecordError> {
         let mut intents = self.lock();
         for intent in self.records.intents()? {
@@ -70,18 +70,18 @@ impl PulledImages {
         Ok(())
     }
 
-    /// Whether so many pulls were given up that `settle` should be called.
+    /// Whether `settle` should be called, because of the number of abandoned pulls.
     pub fn crowded(&self) -> bool {
         self.lock().values().filter(|intent| intent.pulls == 0).count() > MAX_IDLE_INTENTS
     }
 
-    /// Turns the intents of pulls that were given up into records.
+    /// Turns the intents of abandoned pulls into records.
     pub fn settle(&self, images: &[Image]) -> Result<(), RecordError> {
         self.settle_idle(&mut self.lock(), images)
     }
 
-    /// An image that has an intent's name may have come from that pull: its credentials are not known, so that the
-    /// next pod has to show its own.
+    /// Records images that have the name of an intent, as they may be the result of that pull. Their credentials
+    /// are not known, so that the next pod has to present its own.
     fn settle_idle(
         &self,
         intents: &mut BTreeMap<String, Intent>,
@@ -108,14 +108,14 @@ impl PulledImages {
         Ok(())
     }
 
-    /// What a pod needs in order to use `image`, which the runtime found under the name `wanted`.
+    /// Returns what a pod needs to use `image`, which the runtime found under the name `wanted`.
     pub fn access(&self, wanted: &str, image: &Image) -> Access {
         let intents = self.lock();
         let Ok(reference) = wanted.parse::<Reference>() else { return Access::Refused };
         match self.access_locked(&intents, wanted, &reference, image) {
             Ok(access) => access,
             Err(error) => {
-                tracing::error!(%error, image = wanted, "unreadable record of an image pull: it is pulled again");
+                tracing::error!(%error, image = wanted, "cannot read the record of a pull: pulling again");
                 Access::Refused
             }
         }
@@ -132,7 +132,7 @@ impl PulledImages {
         let record = self.records.record(&image.id)?;
         let recorded = record.as_ref().and_then(|record| record.credential_mapping.get(&repository));
         let pulled = recorded.is_some()
-            // Named by its id, which says nothing of where it came from.
+            // The image is referred to by its id, from which its origin is not known.
             || record.is_some() && !has_repository(image, &repository)
             || self.pulling(intents, wanted, &repository, image)?;
         if !self.policy.verifies(&repository, pulled) {
@@ -149,8 +149,8 @@ impl PulledImages {
         repository: &str,
         image: &Image,
     ) -> Result<bool, RecordError> {
-        // A pull gives what it brings the name that was asked for, so those of other tags say nothing of a tagged image.
-        // One without a tag may have lost it since.
+        // A pull gives the image the requested name, so intents with other tags do not concern a tagged image. An
+        // image without a tag may have lost it since its pull.
         let tag = |name: &String| name.parse::<Reference>().is_ok_and(|tag| tag.repository() == repository);
         let tagged = image.repo_tags.iter().any(tag);
         let may_have_brought = |name: &str| {
@@ -165,8 +165,8 @@ impl PulledImages {
         self.records.has_intent(wanted)
     }
 
-    /// The pod's credentials were accepted for this image before, by another Secret or with another hash: this one is
-    /// recorded too.
+    /// Records a Secret whose credentials were accepted for this image before, with another Secret or another
+    /// hash.
     pub fn remember(&self, wanted: &str, image_id: &str, secret: ImagePullSecret) {
         let _intents = self.lock();
         let credentials = ImagePullCredentials { kubernetes_secrets: vec![secret], ..Default::default() };
@@ -175,8 +175,8 @@ impl PulledImages {
         }
     }
 
-    /// A pull begins; exactly one of `pulled`, `failed`, `abandoned` has to follow. `present` is the image of that name
-    /// before the pull.
+    /// Records that a pull begins; exactly one of `pulled`, `failed`, `abandoned` has to follow. `present` is the
+    /// image of that name before the pull.
     pub fn begin(&self, wanted: &str, present: Option<&Image>) -> Result<(), RecordError> {
         let mut intents = self.lock();
         if let Some(intent) = intents.get_mut(wanted) {
@@ -201,13 +201,13 @@ impl PulledImages {
         has_repository(image, &repository) && unpulled && unrecorded
     }
 
-    /// The pull brought the image with this id, by these credentials.
+    /// Records that a pull with these credentials brought the image with this id.
     pub fn pulled(&self, wanted: &str, image_id: &str, credentials: ImagePullCredentials) {
         let mut intents = self.lock();
         match self.add(wanted, image_id, credentials) {
             Ok(()) => self.finish(&mut intents, wanted),
             Err(error) => {
-                // The intent stays: the image is known as a pulled one.
+                // The intent stays, so that the image still counts as pulled.
                 tracing::error!(%error, image = wanted, "cannot record the pull of an image");
                 leave(&mut intents, wanted);
             }
@@ -218,7 +218,7 @@ impl PulledImages {
         self.finish(&mut self.lock(), wanted);
     }
 
-    /// The pull was given up, and may yet bring the image: the intent stays. Touches no file.
+    /// Records that a pull was abandoned; it may still bring the image, so the intent stays. Accesses no file.
     pub fn abandoned(&self, wanted: &str) {
         leave(&mut self.lock(), wanted);
     }
@@ -236,9 +236,9 @@ impl PulledImages {
     /// Adds credentials to the image's record, if that changes it.
     fn add(&self, wanted: &str, image_id: &str, new: ImagePullCredentials) -> Result<(), RecordError> {
         let Ok(reference) = wanted.parse::<Reference>() else { return Ok(()) };
-        // What cannot be read grants nothing and is replaced.
+        // A record that cannot be read grants nothing, and is replaced.
         let record = self.records.record(image_id).unwrap_or_else(|error| {
-            tracing::warn!(%error, "replaced an unreadable record of an image pull");
+            tracing::warn!(%error, "replaced a record of an image pull that cannot be read");
             None
         });
         let mut mapping = record.map(|record| record.credential_mapping).unwrap_or_default();
@@ -248,7 +248,7 @@ impl PulledImages {
             return Ok(());
         }
         mapping.insert(reference.repository(), merged);
-        // Whole seconds, as every time of the API.
+        // In whole seconds, as all times of the API.
         let now = jiff::Timestamp::from_second(self.clock.now().as_second()).unwrap_or_default();
         self.records.write_record(&ImagePulledRecord {
             last_updated_time: Time(now),

@@ -1,4 +1,4 @@
-//! Which present images need credentials before a pod may use them.
+//! The policy by which present images need credentials before a pod may use them.
 //!
 //! Source: KEP-2535, KubeletConfiguration's `imagePullCredentialsVerificationPolicy`.
 
@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use knarr_runtime::images::Reference;
 
-/// The policies by the names of KubeletConfiguration.
+/// The policies, with the names of KubeletConfiguration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PolicyName {
     NeverVerify,
@@ -24,7 +24,7 @@ const NAMES: [(PolicyName, &str); 4] = [
     (PolicyName::AlwaysVerify, "AlwaysVerify"),
 ];
 
-/// Worded as upstream's kubelet words them.
+/// Errors with the texts of upstream's kubelet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     #[error(
@@ -54,11 +54,11 @@ impl fmt::Display for PolicyName {
     }
 }
 
-/// `registry.example/team/app` or `registry.example/team/*`, without tag or digest.
+/// A pattern without tag or digest: `registry.example/team/app` or `registry.example/team/*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Pattern {
     Repository(String),
-    /// Ends with a slash.
+    /// The part before `*`; ends with a slash.
     Prefix(String),
 }
 
@@ -99,7 +99,7 @@ impl Pattern {
     }
 }
 
-/// When a pod has to show credentials for an image that is on the node.
+/// Decides when a pod has to present credentials for an image on the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VerificationPolicy {
     name: PolicyName,
@@ -107,7 +107,7 @@ pub struct VerificationPolicy {
 }
 
 impl VerificationPolicy {
-    /// The allowlist belongs to `NeverVerifyAllowlistedImages` alone.
+    /// Creates the policy; an allowlist is valid with `NeverVerifyAllowlistedImages` only.
     pub fn new(name: PolicyName, allowlist: &[String]) -> Result<Self, PolicyError> {
         if !allowlist.is_empty() && name != PolicyName::NeverVerifyAllowlistedImages {
             return Err(PolicyError::UnusedAllowlist);
@@ -128,7 +128,8 @@ impl VerificationPolicy {
         self.allowlist.iter().map(text).collect()
     }
 
-    /// `repository` is `host/path`; `pulled`: this kubelet pulled the image under that name.
+    /// Whether credentials are verified. `repository` is `host/path`; `pulled`: this kubelet pulled the image
+    /// under that name.
     pub fn verifies(&self, repository: &str, pulled: bool) -> bool {
         match self.name {
             PolicyName::NeverVerify => false,

@@ -1,12 +1,12 @@
-//! The records of pulls on disk, in the format of upstream's kubelet.
+//! The records of image pulls on disk, in the format of upstream's kubelet.
 //!
 //! ```text
 //! DIR/image_manager/pulling/sha256-<of the image's name>    ImagePullIntent
 //! DIR/image_manager/pulled/sha256-<of the image's id>       ImagePulledRecord
 //! ```
 //!
-//! Every file is durable before the call that writes it returns: a record lost with power would make a private
-//! image look preloaded.
+//! Each file is durable before the call that writes it returns: if a record were lost in a power failure, a
+//! private image would count as preloaded.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -21,7 +21,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 const VERSIONS: [&str; 2] = ["kubelet.config.k8s.io/v1beta1", "kubelet.config.k8s.io/v1alpha1"];
-/// Records are a few kilobytes; a larger file is none of ours.
+/// Records have a few kilobytes; a larger file was not written by the kubelet.
 const MAX_BYTES: u64 = 4 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +39,7 @@ pub struct ImagePullIntent {
     pub image: String,
 }
 
-/// What an image was pulled with.
+/// The credentials by which an image was pulled.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ImagePulledRecord {
@@ -51,25 +51,25 @@ pub struct ImagePulledRecord {
     pub credential_mapping: BTreeMap<String, ImagePullCredentials>,
 }
 
-/// Who may use an image without pulling it. Nobody, if all is empty.
+/// Which pods may use an image without pulling it. If all fields are empty, none may.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ImagePullCredentials {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kubernetes_secrets: Vec<ImagePullSecret>,
-    /// Pulled without the pod's credentials: every pod of the node.
+    /// Whether every pod of the node may use the image, as it was pulled without credentials of the pod.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub node_pods_accessible: bool,
 }
 
-/// A Secret, and the hash of the credential of it that the registry accepted.
+/// A Secret, and the hash of its credential that the registry accepted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ImagePullSecret {
     pub namespace: String,
     pub name: String,
     pub uid: String,
-    /// Hex of SHA-256.
+    /// The SHA-256 in hexadecimal.
     pub credential_hash: String,
 }
 
@@ -91,7 +91,7 @@ impl Records {
         write(&self.pulling, &file_name(image), "ImagePullIntent", &intent)
     }
 
-    /// Whether there is one, readable or not.
+    /// Whether an intent exists, readable or not.
     pub fn has_intent(&self, image: &str) -> Result<bool, RecordError> {
         let path = self.pulling.join(file_name(image));
         path.try_exists().map_err(file_error("look for", &path))
@@ -101,7 +101,7 @@ impl Records {
         delete(&self.pulling.join(file_name(image)))
     }
 
-    /// Those that can be read; the others are logged.
+    /// Returns the intents; those that cannot be read are logged and left out.
     pub fn intents(&self) -> Result<Vec<ImagePullIntent>, RecordError> {
         list(&self.pulling, "ImagePullIntent")
     }
@@ -110,7 +110,7 @@ impl Records {
         write(&self.pulled, &file_name(&record.image_ref), "ImagePulledRecord", record)
     }
 
-    /// An error if there is a record that cannot be read.
+    /// Returns the record of an image, or an error if it cannot be read.
     pub fn record(&self, image_ref: &str) -> Result<Option<ImagePulledRecord>, RecordError> {
         let path = self.pulled.join(file_name(image_ref));
         let record: Option<ImagePulledRecord> = read(&path, "ImagePulledRecord")?;
@@ -201,7 +201,7 @@ fn list<T: DeserializeOwned>(dir: &Path, kind: &str) -> Result<Vec<T>, RecordErr
         }
         match read(&path, kind) {
             Ok(record) => found.extend(record),
-            Err(error) => tracing::warn!(%error, "skipped a record of image pulls"),
+            Err(error) => tracing::warn!(%error, "skipped a record of image pulls that cannot be read"),
         }
     }
     Ok(found)
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
         assert_eq!(mode(&dir.0.join("image_manager")), 0o700);
 
-        // The form that upstream's own test data have, in both versions.
+        // The form of upstream's test data, in both versions.
         for version in ["v1alpha1", "v1beta1"] {
             let text = format!(
                 r#"{{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/{version}","lastUpdatedTime":"2024-10-21T12:26:40Z","imageRef":"ref","credentialMapping":{{"docker.io/a/b":{{"kubernetesSecrets":[{{"uid":"u","namespace":"default","name":"s","credentialHash":"h"}}]}},"docker.io/a/c":{{"nodePodsAccessible":true}}}}}}"#

@@ -1,4 +1,4 @@
-//! Pulls in all their orders, on real files.
+//! Pulls in different orders, with real files.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use knarr_client::clock::SystemClock;
 
 use super::*;
 
-/// A folder of its own, removed at the end.
+/// A temporary folder, removed at the end.
 pub(super) struct Folder(pub PathBuf);
 
 impl Folder {
@@ -79,11 +79,11 @@ fn a_private_image_needs_the_credentials_that_pulled_it() {
     assert_eq!(again.access(PRIVATE, &app), needed);
     again.remember(PRIVATE, &app.id, secret("2"));
     assert_eq!(again.access(PRIVATE, &app), Access::Secrets(vec![secret("2")]));
-    // A registry that lets everybody in.
+    // A registry that needs no credentials.
     again.begin(PRIVATE, Some(&app)).unwrap();
     again.pulled(PRIVATE, &app.id, by_nobody());
     assert_eq!(again.access(PRIVATE, &app), Access::Granted);
-    // Its record goes with it.
+    // The record is removed with its image.
     open(&folder).take_up(&[]).unwrap();
     assert_eq!(again.access(PRIVATE, &app), Access::Granted);
 }
@@ -97,7 +97,7 @@ fn a_preloaded_image_stays_one_when_a_copy_of_it_is_pulled() {
     pulled.pulled(PRIVATE, &both.id, by_secret());
     assert_eq!(pulled.access("busybox", &both), Access::Granted);
     assert_eq!(pulled.access(PRIVATE, &both), Access::Secrets(vec![secret("1")]));
-    // Pulls of its own name that bring nothing.
+    // Pulls of the image's own name that bring nothing.
     pulled.begin("busybox", Some(&both)).unwrap();
     assert_eq!(pulled.access("busybox", &both), Access::Granted);
     assert_eq!(
@@ -138,7 +138,7 @@ fn a_pull_of_another_tag_takes_no_image_away() {
     assert_eq!(pulled.access(PRIVATE, &app), Access::Granted);
     pulled.abandoned(&missing);
     assert_eq!(pulled.access(PRIVATE, &app), Access::Granted, "the pod was deleted while it pulled");
-    // Its tag has moved on: any pull of the repository may have brought it.
+    // The image's tag has moved: any pull of the repository may have brought it.
     let by_digest = format!("r.io/team/app@sha256:{}", "a".repeat(64));
     let untagged = Image { repo_digests: vec![by_digest.clone()], ..image("sha256:2", &[]) };
     assert_eq!(pulled.access(&by_digest, &untagged), Access::Refused);
@@ -172,7 +172,7 @@ fn records_that_cannot_be_read_or_written_never_grant() {
     let folder = Folder::new();
     let pulled = open(&folder);
     let app = image("sha256:a", &[PRIVATE]);
-    // A file where the folder should be: the record cannot be written.
+    // A file in place of the folder: the record cannot be written.
     std::fs::create_dir_all(folder.0.join("image_manager")).unwrap();
     std::fs::write(folder.0.join("image_manager/pulled"), "").unwrap();
     pulled.begin(PRIVATE, None).unwrap();

@@ -41,7 +41,7 @@ pub struct KeyValue {
     pub value: Vec<u8>,
 }
 
-/// 0 and empty leave a limit as it is.
+/// Resource limits; 0 and empty leave a limit unchanged.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct LinuxContainerResources {
     #[prost(int64, tag = "1")]
@@ -166,7 +166,7 @@ pub struct ContainerConfig {
     pub labels: BTreeMap<String, String>,
     #[prost(btree_map = "string, string", tag = "10")]
     pub annotations: BTreeMap<String, String>,
-    /// Relative to the sandbox's log directory.
+    /// The path of the log, relative to the sandbox's log directory.
     #[prost(string, tag = "11")]
     pub log_path: String,
     #[prost(bool, tag = "12")]
@@ -198,7 +198,7 @@ pub struct CreateContainerResponse {
     pub container_id: String,
 }
 
-/// To start, remove, or ask for a container, or to reopen its log.
+/// The request to start, remove or get a container, or to reopen its log.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerRequest {
     #[prost(string, tag = "1")]
@@ -209,7 +209,7 @@ pub struct ContainerRequest {
 pub struct StopContainerRequest {
     #[prost(string, tag = "1")]
     pub container_id: String,
-    /// Seconds until it is killed.
+    /// The grace period in seconds until it is killed.
     #[prost(int64, tag = "2")]
     pub timeout: i64,
 }
@@ -289,10 +289,10 @@ pub struct ContainerStatus {
     pub state: i32,
     #[prost(int64, tag = "4")]
     pub created_at: i64,
-    /// 0 before it was started.
+    /// 0 before the start.
     #[prost(int64, tag = "5")]
     pub started_at: i64,
-    /// 0 before it has ended.
+    /// 0 before the end.
     #[prost(int64, tag = "6")]
     pub finished_at: i64,
     #[prost(int32, tag = "7")]
@@ -311,7 +311,7 @@ pub struct ContainerStatus {
     pub annotations: BTreeMap<String, String>,
     #[prost(string, tag = "15")]
     pub log_path: String,
-    /// Not there in runtimes of before CRI 1.26.
+    /// Missing in runtimes before CRI 1.26.
     #[prost(message, optional, tag = "16")]
     pub resources: Option<ContainerResources>,
     #[prost(message, optional, tag = "18")]
@@ -344,7 +344,7 @@ pub struct ExecSyncRequest {
     pub container_id: String,
     #[prost(string, repeated, tag = "2")]
     pub cmd: Vec<String>,
-    /// Seconds; 0 is without limit.
+    /// In seconds; 0 means no limit.
     #[prost(int64, tag = "3")]
     pub timeout: i64,
 }
@@ -397,7 +397,7 @@ pub struct PortForwardRequest {
     pub port: Vec<i32>,
 }
 
-/// Where the runtime's streaming server waits for an exec, attach or port-forward.
+/// The address at which the runtime's streaming server accepts an exec, attach or port-forward.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StreamingResponse {
     #[prost(string, tag = "1")]

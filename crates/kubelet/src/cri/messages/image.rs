@@ -38,7 +38,7 @@ pub struct Image {
     pub username: String,
 }
 
-/// To list (all of them, without a filter) the images.
+/// The request to list all images, without a filter.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ListImagesRequest {}
 
@@ -48,7 +48,7 @@ pub struct ListImagesResponse {
     pub images: Vec<Image>,
 }
 
-/// To ask for or to remove an image.
+/// The request to get or to remove an image.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ImageRequest {
     #[prost(message, optional, tag = "1")]
@@ -61,7 +61,7 @@ pub struct ImageStatusResponse {
     pub image: Option<Image>,
 }
 
-/// Not for logs: it holds secrets.
+/// The credentials of a registry. Must not be logged: it contains secrets.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 #[prost(skip_debug)]
 pub struct AuthConfig {

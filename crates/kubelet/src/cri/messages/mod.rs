@@ -1,7 +1,7 @@
-//! CRI v1's messages with their protobuf numbers, as far as the kubelet uses their fields.
+//! CRI v1's messages with their protobuf numbers, with the fields that the kubelet uses.
 //!
-//! Source: `k8s.io/cri-api/pkg/apis/runtime/v1/api.proto`. Numbers that are left out are fields for other systems, or
-//! that say nothing to the kubelet.
+//! Source: `k8s.io/cri-api/pkg/apis/runtime/v1/api.proto`. Missing numbers are fields of other operating systems,
+//! or fields that the kubelet does not need.
 
 mod container;
 mod image;
@@ -15,7 +15,7 @@ pub use sandbox::*;
 pub use service::*;
 pub use stats::*;
 
-/// A number that may be absent.
+/// An optional number.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Int64Value {
     #[prost(int64, tag = "1")]
@@ -28,6 +28,6 @@ pub struct UInt64Value {
     pub value: u64,
 }
 
-/// For answers that say nothing but that it is done.
+/// An empty response.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Done {}

@@ -1,4 +1,4 @@
-//! Messages of pod sandboxes, and what their configuration shares with that of containers.
+//! Messages of pod sandboxes, and the parts of their configuration that containers share.
 
 use std::collections::BTreeMap;
 
@@ -170,7 +170,7 @@ pub struct RunPodSandboxResponse {
     pub pod_sandbox_id: String,
 }
 
-/// To stop, remove, or ask for a sandbox.
+/// The request to stop, remove or get a sandbox.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PodSandboxRequest {
     #[prost(string, tag = "1")]
@@ -218,7 +218,7 @@ pub struct PodSandboxStatus {
     pub metadata: Option<PodSandboxMetadata>,
     #[prost(enumeration = "PodSandboxState", tag = "3")]
     pub state: i32,
-    /// Nanoseconds since 1970, as all times here.
+    /// In nanoseconds since 1970, as all times in these messages.
     #[prost(int64, tag = "4")]
     pub created_at: i64,
     #[prost(message, optional, tag = "5")]

@@ -4,7 +4,7 @@ use super::{ContainerStatus, PodSandboxStatus};
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct VersionRequest {
-    /// Of the kubelet's runtime API.
+    /// The version of the kubelet's runtime API.
     #[prost(string, tag = "1")]
     pub version: String,
 }
@@ -26,7 +26,7 @@ pub struct StatusRequest {}
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct RuntimeCondition {
-    /// `RuntimeReady`, `NetworkReady`.
+    /// `RuntimeReady` or `NetworkReady`.
     #[prost(string, tag = "1")]
     pub kind: String,
     #[prost(bool, tag = "2")]
@@ -53,7 +53,7 @@ pub struct RuntimeHandlerFeatures {
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct RuntimeHandler {
-    /// Empty is the default one.
+    /// Empty for the default handler.
     #[prost(string, tag = "1")]
     pub name: String,
     #[prost(message, optional, tag = "2")]
@@ -130,7 +130,7 @@ pub enum ContainerEventType {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerEventResponse {
-    /// The sandbox's id if the event is the sandbox's own.
+    /// The id of the container, or of the sandbox for events of the sandbox itself.
     #[prost(string, tag = "1")]
     pub container_id: String,
     #[prost(enumeration = "ContainerEventType", tag = "2")]

@@ -1,10 +1,10 @@
-//! Messages of what containers use.
+//! Messages of containers' resource usage.
 
 use std::collections::BTreeMap;
 
 use super::{ContainerMetadata, FilesystemUsage, UInt64Value};
 
-/// To ask for all containers' figures, without a filter.
+/// The request for the statistics of all containers, without a filter.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ListContainerStatsRequest {}
 
