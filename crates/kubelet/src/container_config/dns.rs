@@ -1,4 +1,4 @@
-//! Names: the pod's own host name, its /etc/hosts, its /etc/resolv.conf.
+//! DNS names of a pod: its host name, its /etc/hosts and its /etc/resolv.conf.
 
 use k8s_openapi::api::core::v1::{HostAlias, Pod};
 use knarr_api::kind::Kind;
@@ -8,14 +8,14 @@ use crate::pod;
 use crate::runtime::DnsConfig;
 
 const MAX_HOSTNAME: usize = 63;
-/// What the kernel takes as a host name.
+/// The longest host name that the kernel accepts.
 const MAX_FQDN: usize = 64;
 const MAX_NAMESERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARS: usize = 2048;
 const MAX_DOMAIN: usize = 253;
 
-/// The host name and, with a subdomain, the domain of a pod.
+/// Returns a pod's host name and, if it has a subdomain, its domain.
 pub fn hostname_and_domain(pod: &Pod, cluster_domain: &str) -> (String, String) {
     let spec = pod::spec(pod);
     let filled = |text: &Option<String>| text.clone().filter(|t| !t.is_empty());
@@ -33,11 +33,11 @@ fn truncate(name: &str) -> String {
     while !name.is_char_boundary(at) {
         at -= 1;
     }
-    // A name must not end in a separator.
+    // A name must not end with a separator.
     name[..at].trim_end_matches(['-', '.']).to_owned()
 }
 
-/// What `hostname` answers in the pod: the full name with `setHostnameAsFQDN`.
+/// Returns the host name in the pod's kernel namespace: the full name with `setHostnameAsFQDN`.
 pub fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> Result<String, String> {
     let (hostname, domain) = hostname_and_domain(pod, cluster_domain);
     if pod::spec(pod).set_hostname_as_fqdn != Some(true) || domain.is_empty() {
@@ -53,7 +53,8 @@ pub fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> Result<String, String
     Ok(fqdn)
 }
 
-/// The content of a pod's /etc/hosts. With the host's network it is the node's own with the aliases added.
+/// Returns the content of a pod's /etc/hosts. In the host's network it is the node's own file with the aliases
+/// added.
 pub fn hosts_file(pod: &Pod, pod_ips: &[String], cluster_domain: &str, node_hosts: &str) -> String {
     let aliases = pod::spec(pod).host_aliases.as_deref().unwrap_or_default();
     if pod::is_host_network(pod) {
@@ -94,7 +95,7 @@ fn alias_lines(aliases: &[HostAlias]) -> String {
     out
 }
 
-/// A resolv.conf read; unknown lines are left out.
+/// Parses a resolv.conf; unknown lines are left out.
 pub fn parse_resolv_conf(text: &str) -> DnsConfig {
     let mut config = DnsConfig::default();
     for line in text.lines().map(str::trim).filter(|l| !l.starts_with('#')) {
@@ -112,15 +113,15 @@ pub fn parse_resolv_conf(text: &str) -> DnsConfig {
     config
 }
 
-/// A resolver configuration, and what is to be told of it.
+/// A resolver configuration, with warnings about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodDns {
     pub config: DnsConfig,
-    /// Reason and message of events.
+    /// The reasons and messages of the events.
     pub warnings: Vec<(&'static str, String)>,
 }
 
-/// The pod's resolver configuration, from its dnsPolicy and dnsConfig and from the host's.
+/// Returns the pod's resolver configuration, from its dnsPolicy and dnsConfig and from the host's configuration.
 pub fn pod_dns(pod: &Pod, config: &Config, host: &DnsConfig) -> PodDns {
     let spec = pod::spec(pod);
     let policy = spec.dns_policy.as_deref().unwrap_or("ClusterFirst");
@@ -202,7 +203,7 @@ fn limit(dns: &mut DnsConfig, warnings: &mut Vec<(&'static str, String)>) {
     }
 }
 
-/// The file's content.
+/// Returns the content of the file.
 pub fn resolv_conf(dns: &DnsConfig) -> String {
     let mut out = String::new();
     if !dns.searches.is_empty() {

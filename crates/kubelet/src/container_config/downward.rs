@@ -1,18 +1,18 @@
-//! What a container may learn of its pod: fields (`fieldRef`) and resources (`resourceFieldRef`).
+//! Fields of a pod for its containers: `fieldRef` and `resourceFieldRef`.
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceFieldSelector};
 
 use crate::pod;
 use crate::volumes::field_ref::{Allocatable, find_container, metadata_field, resource_field};
 
-/// Addresses, which the pod object itself may not have yet.
+/// The addresses, which the pod's status may not have yet.
 #[derive(Debug, Clone, Default)]
 pub struct Addresses {
     pub pod_ips: Vec<String>,
     pub host_ips: Vec<String>,
 }
 
-/// The value of a field such as `metadata.name`, `metadata.labels['app']`, `status.podIP`.
+/// Returns the value of a field such as `metadata.name`, `metadata.labels['app']` or `status.podIP`.
 pub fn field_value(pod: &Pod, path: &str, addresses: &Addresses) -> Result<String, String> {
     let first = |list: &[String]| list.first().cloned().unwrap_or_default();
     let spec = pod::spec(pod);
@@ -27,7 +27,8 @@ pub fn field_value(pod: &Pod, path: &str, addresses: &Addresses) -> Result<Strin
     })
 }
 
-/// The value of `limits.cpu`, `requests.memory` … of the named container, or of the one that asks.
+/// Returns the value of `limits.cpu`, `requests.memory` and so on, of the named container or of the one with the
+/// variable.
 pub fn resource_value(
     pod: &Pod,
     own: &Container,

@@ -1,4 +1,4 @@
-//! The environment of a container.
+//! The environment variables of a container.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,24 +12,24 @@ use crate::pod;
 use crate::volumes::field_ref::Allocatable;
 use crate::volumes::{ObjectSource, SourceError};
 
-/// The config maps and secrets that the environment refers to; `None` for those that do not exist.
+/// The ConfigMaps and Secrets to which the environment refers; `None` for those that do not exist.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
     pub config_maps: BTreeMap<String, Option<Arc<ConfigMap>>>,
     pub secrets: BTreeMap<String, Option<Arc<Secret>>>,
 }
 
-/// All else that values may come from.
+/// The other sources of values.
 pub struct Context<'a> {
     pub pod: &'a Pod,
     pub services: &'a BTreeMap<String, String>,
     pub addresses: &'a Addresses,
-    /// The node's.
+    /// The node's allocatable resources.
     pub allocatable: &'a Allocatable,
 }
 
 impl Sources {
-    /// Reads what the container's environment refers to.
+    /// Reads the objects to which the container's environment refers.
     pub async fn fetch(
         objects: &ObjectSource,
         namespace: &str,
@@ -72,7 +72,7 @@ fn optional<T>(result: Result<T, SourceError>) -> Result<Option<T>, String> {
     }
 }
 
-/// Names of config maps and of secrets.
+/// Returns the names of ConfigMaps and of Secrets.
 fn references(container: &Container) -> (BTreeSet<String>, BTreeSet<String>) {
     let (mut maps, mut secrets) = (BTreeSet::new(), BTreeSet::new());
     for from in container.env_from.iter().flatten() {
@@ -86,7 +86,7 @@ fn references(container: &Container) -> (BTreeSet<String>, BTreeSet<String>) {
     (maps, secrets)
 }
 
-/// Variables by name, and the bytes that making them has taken.
+/// The variables by name, and the total of bytes that were inserted.
 #[derive(Default)]
 struct Made {
     env: BTreeMap<String, String>,
@@ -94,7 +94,8 @@ struct Made {
 }
 
 impl Made {
-    /// What is overwritten later counts as well. No program could be given more.
+    /// Inserts a variable; values that are overwritten later count as well. The limit is what the kernel allows a
+    /// program.
     fn insert(&mut self, name: String, value: &str) -> Result<(), String> {
         self.bytes += name.len() + value.len();
         if self.bytes > MAX_TOTAL {
@@ -105,7 +106,7 @@ impl Made {
     }
 }
 
-/// The variables of a container, by name. Texts of errors are upstream's, but for that of the limit.
+/// Returns the variables of a container by name. Error texts are upstream's, except for that of the limit.
 pub fn environment(
     context: &Context<'_>,
     container: &Container,
@@ -147,7 +148,7 @@ pub fn environment(
     Ok(made.env)
 }
 
-/// `None` where an optional source is missing.
+/// Returns the value of a variable; `None` if an optional source is missing.
 fn value_from(
     context: &Context<'_>,
     container: &Container,
@@ -185,7 +186,7 @@ fn value_from(
     Ok(Some(String::new()))
 }
 
-/// Whether the pod wants variables for the services of its namespace.
+/// Whether the pod gets variables for the services of its namespace.
 pub fn wants_links(pod: &Pod) -> bool {
     pod::spec(pod).enable_service_links != Some(false)
 }
@@ -286,11 +287,11 @@ mod tests {
 
     #[test]
     fn an_environment_that_no_program_could_be_given_is_not_made() {
-        // Each is twice as long as the one before.
+        // Each variable is twice as long as the one before.
         let doubled = |n: u32| plain(&format!("V{n}"), &format!("$(V{0})$(V{0})", n - 1));
         let env = [plain("V0", "0123456789")].into_iter().chain((1..64).map(doubled)).collect();
         assert_eq!(run(env, None).unwrap_err(), "a value with its references is longer than 131072 bytes");
-        // One config map under many prefixes.
+        // One ConfigMap under many prefixes.
         let many = |count: usize| {
             let source = |n| EnvFromSource {
                 prefix: Some(format!("{n}{}", "_".repeat(1000))),

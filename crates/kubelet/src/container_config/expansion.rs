@@ -1,16 +1,17 @@
 //! `$(VAR)` references in commands, arguments and environment values.
 //!
 //! Source: <https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/>.
-//! Upstream's kubelet has no limits here and leaves it to the kernel to refuse what is too long (execve(2)). A few
-//! references in a small pod are enough for more than a node's memory, so what the kernel would not take is not made.
+//! Upstream's kubelet has no limits here, and leaves it to the kernel to refuse what is too long (execve(2)). A
+//! few references in a small pod can expand to more than a node's memory, so an expansion above the kernel's
+//! limits is an error.
 
 /// The kernel's limit on one argument or variable (MAX_ARG_STRLEN).
 const MAX_STRING: usize = 128 << 10;
 /// The kernel's limit on all arguments and variables together, with its usual limit on the stack.
 pub const MAX_TOTAL: usize = 2 << 20;
 
-/// Replaces `$(NAME)` by what `value_of` knows, and `$$` by `$`. A reference to an unknown name stays as it is. What
-/// gets too long for a program is an error.
+/// Replaces `$(NAME)` by the value of `value_of`, and `$$` by `$`. A reference to an unknown name stays as it is.
+/// A result that is too long for the kernel is an error.
 pub fn expand<V: AsRef<str>>(text: &str, value_of: impl Fn(&str) -> Option<V>) -> Result<String, String> {
     let mut out = String::with_capacity(text.len().min(MAX_STRING));
     let mut add = |piece: &str| {
@@ -20,7 +21,7 @@ pub fn expand<V: AsRef<str>>(text: &str, value_of: impl Fn(&str) -> Option<V>) -
         out.push_str(piece);
         Ok(())
     };
-    // What begins behind it has no end, and is not searched for one again and again.
+    // References after the last parenthesis have no end; they are not searched for one again and again.
     let last_end = text.rfind(')').unwrap_or(0);
     let mut rest = text;
     while let Some(at) = rest.find('$') {
@@ -112,7 +113,7 @@ mod tests {
         assert_eq!(error, "a command with its references is longer than 2097152 bytes");
     }
 
-    /// In time that grows with its length: looked through from each of them, it would take minutes.
+    /// The time grows linearly with the length: searching for an end from each reference would take minutes.
     #[test]
     fn references_without_an_end() {
         let none = |_: &str| None::<String>;

@@ -1,4 +1,4 @@
-//! From a pod's spec to the configuration of a sandbox and of a container.
+//! Converts a pod's spec to the configuration of its sandbox and its containers.
 
 pub mod dns;
 pub mod downward;
@@ -24,7 +24,7 @@ use crate::resources::container_resources;
 use crate::runtime::{ContainerConfig, Image, Mount, PidMode};
 use expansion::expand_all;
 
-/// What a container's configuration is made from, beside pod and container.
+/// The inputs of a container's configuration, beside pod and container.
 pub struct Parts {
     pub restart_count: u32,
     pub image: Image,
@@ -32,13 +32,13 @@ pub struct Parts {
     pub mounts: Vec<Mount>,
     /// The machine's memory, in bytes.
     pub memory_capacity: i64,
-    /// Of this program.
+    /// The `oom_score_adj` of this process.
     pub own_oom_score_adj: i32,
-    /// The runtime's id of the container that an ephemeral one is to look into.
+    /// The runtime's id of the container whose processes an ephemeral container sees.
     pub target: Option<String>,
 }
 
-/// The configuration of one container. The text of an error is shown with CreateContainerConfigError.
+/// Returns the configuration of one container. The error text is shown with CreateContainerConfigError.
 pub fn container_config(
     config: &Config,
     pod: &Pod,
@@ -66,7 +66,7 @@ pub fn container_config(
     let log_dir = config.dirs().pod_logs_dir(pod.namespace(), pod.name(), pod.uid());
     let mut resources = container_resources(pod, container);
     if kind == ContainerKind::Ephemeral {
-        // It lives from what the pod has.
+        // An ephemeral container has no resources of its own, and uses the pod's.
         resources = crate::runtime::Resources { cpu_shares: resources.cpu_shares, ..Default::default() };
     }
     let mut made = ContainerConfig {

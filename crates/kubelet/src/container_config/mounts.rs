@@ -18,15 +18,15 @@ use crate::volumes::subpath::{self, SubPath};
 const HOSTS: &str = "/etc/hosts";
 const MAX_HOSTS_BYTES: u64 = 4 << 20;
 
-/// What a container's mounts are made of.
+/// The inputs of a container's mounts.
 pub struct Given<'a> {
     pub volumes: &'a MountedVolumes,
-    /// Whether the runtime makes mounts read-only with all that is mounted below.
+    /// Whether the runtime can make mounts read-only recursively.
     pub recursive_read_only: bool,
 }
 
-/// Makes ready on disk what the container mounts, and lists it. Blocks. `value_of` answers for variables in
-/// `subPathExpr`.
+/// Prepares the container's mounts on disk, and returns them. Blocks. `value_of` returns the values of variables
+/// in `subPathExpr`.
 pub fn mounts(
     config: &Config,
     pod: &Pod,
@@ -59,7 +59,7 @@ pub fn mounts(
     Ok(mounts)
 }
 
-/// Whether mounts below the volume are made read-only, too, where the runtime can do that.
+/// Whether a mount is recursively read-only, given whether the runtime supports that (`can`).
 ///
 /// Source: `resolveRecursiveReadOnly` of `k8s.io/kubernetes/pkg/kubelet/kubelet_pods.go`.
 pub fn recursive_read_only(mount: &VolumeMount, can: bool) -> Result<bool, String> {
@@ -116,7 +116,7 @@ fn volume_mount(
     })
 }
 
-/// A variable that does not exist would mean the volume's root, so it is a fault.
+/// Expands a `subPathExpr`. An unknown variable is an error, as an empty path would be the volume's root.
 fn resolved_expression(
     expression: &str,
     value_of: &impl Fn(&str) -> Option<String>,
@@ -143,7 +143,7 @@ fn write_hosts(path: &Path, pod: &Pod, pod_ips: &[String], cluster_domain: &str)
         false => String::new(),
     };
     let content = hosts_file(pod, pod_ips, cluster_domain, &node);
-    // In place: running containers have this very file mounted.
+    // The file is written in place: running containers have this very file mounted.
     if fs::File::open(path).is_ok_and(|now| holds(now, &content)) {
         return Ok(());
     }
@@ -151,7 +151,7 @@ fn write_hosts(path: &Path, pod: &Pod, pod_ips: &[String], cluster_domain: &str)
     file.write_all(content.as_bytes())
 }
 
-/// Whether that is what there is to read. Containers may have made it as long as they like.
+/// Whether the file has this content. Containers may have made the file very long, so no more is read than needed.
 fn holds(now: impl Read, content: &str) -> bool {
     let mut found = Vec::with_capacity(content.len() + 1);
     now.take(content.len() as u64 + 1).read_to_end(&mut found).is_ok() && found == content.as_bytes()
@@ -160,7 +160,7 @@ fn holds(now: impl Read, content: &str) -> bool {
 fn make_message_file(folder: &Path, path: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     fs::OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
-    // Any user in the container may write it, whatever our umask.
+    // Any user in the container may write the file, whatever the kubelet's umask.
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))
 }
 
@@ -168,7 +168,7 @@ fn make_message_file(folder: &Path, path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A file without an end, that tells how much of it was read.
+    /// A file without an end, which counts the bytes that were read.
     struct Endless(usize);
 
     impl Read for Endless {

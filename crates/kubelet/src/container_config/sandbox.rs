@@ -51,7 +51,7 @@ fn has_privileged(pod: &Pod) -> bool {
     pod::security_contexts(pod).any(|context| context.privileged == Some(true))
 }
 
-/// The ports of the node that the pod wants, of its main containers and sidecars.
+/// Returns the host ports of the pod's main containers and sidecars.
 pub fn host_ports(pod: &Pod) -> Vec<PortMapping> {
     let sidecars = pod::init_containers(pod).iter().filter(|c| pod::is_sidecar(c));
     sidecars.chain(&pod::spec(pod).containers).flat_map(of_container).collect()

@@ -1,4 +1,4 @@
-//! Who a container runs as and what it may do.
+//! The user of a container, and its capabilities and security profiles.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,10 @@ use k8s_openapi::api::core::v1::{Container, Pod, SeccompProfile as ApiProfile};
 use crate::runtime::{CapabilityChange, ContainerConfig, ContainerUser, Image, ImageUser, SeccompProfile};
 use crate::{app_armor, pod, se_linux};
 
-/// Largest seccomp profile read.
+/// The maximal size of a seccomp profile, in bytes.
 const MAX_PROFILE_BYTES: u64 = 4 << 20;
 
-/// A setting of the container, or of the pod where the container says nothing.
+/// Returns a setting of the container, or of the pod if the container has none.
 macro_rules! effective {
     ($pod:expr, $container:expr, $field:ident) => {
         $container
@@ -25,16 +25,16 @@ fn id(value: i64) -> Result<u32, String> {
     u32::try_from(value).map_err(|_| format!("user or group id {value} is out of range"))
 }
 
-/// Where seccomp profiles come from.
+/// The sources of seccomp profiles.
 #[derive(Debug, Clone, Copy)]
 pub struct Seccomp<'a> {
-    /// Holds profiles of type Localhost.
+    /// The folder of profiles of type Localhost.
     pub root: &'a Path,
-    /// Where neither container nor pod names a profile, it is RuntimeDefault rather than Unconfined.
+    /// Whether the default is RuntimeDefault rather than Unconfined, if neither container nor pod sets a profile.
     pub by_default: bool,
 }
 
-/// Fills in the security fields.
+/// Sets the security fields.
 pub fn apply(
     config: &mut ContainerConfig,
     pod: &Pod,
@@ -106,7 +106,7 @@ fn verify_non_root(pod: &Pod, container: &Container, image: &Image) -> Result<()
     }
 }
 
-/// The profile, and where it lies if it is a file.
+/// Returns the profile, and its path if it is a file.
 fn seccomp_profile(
     profile: Option<&ApiProfile>,
     seccomp: Seccomp<'_>,

@@ -1,4 +1,4 @@
-//! Environment variables that lead to services, in the form of Kubernetes and of Docker links.
+//! Environment variables for services, in the form of Kubernetes and of Docker links.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Service;
 use knarr_api::kind::Kind;
 
-/// The variables for the services of `namespace` (if links are wanted) and for `kubernetes`, the API itself.
+/// Returns the variables for the services of `namespace`, if links are enabled, and for `kubernetes`, the API.
 pub fn service_env(
     services: &[Arc<Service>],
     namespace: &str,

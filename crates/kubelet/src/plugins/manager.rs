@@ -1,4 +1,4 @@
-//! Keeps the plugins registered whose sockets are there.
+//! Registers plugins whose sockets appear, and deregisters those whose sockets are removed.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use super::sockets::{Identity, Sockets};
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(122);
 
-/// Looks after the registry folder.
+/// Follows the registry folder.
 pub struct PluginManager {
     folder: PathBuf,
     handlers: Arc<Handlers>,
@@ -26,7 +26,7 @@ pub struct PluginManager {
     supervisor: Supervisor,
 }
 
-/// A socket that is looked after.
+/// A socket whose plugin has a task.
 struct Served {
     identity: Identity,
     gone: CancellationToken,
@@ -34,7 +34,7 @@ struct Served {
 }
 
 impl PluginManager {
-    /// Looking after one plugin is a task of the supervisor's.
+    /// Creates the manager. Each plugin has a task of the supervisor.
     pub fn new(
         folder: PathBuf,
         handlers: Vec<Arc<dyn PluginHandler>>,
@@ -45,7 +45,7 @@ impl PluginManager {
         Arc::new(Self { folder, handlers: Arc::new(handlers), clock, supervisor })
     }
 
-    /// Works until `stop`; plugins stay registered then.
+    /// Runs until `stop` is cancelled; plugins stay registered then.
     pub fn run(self: Arc<Self>, stop: CancellationToken) -> BoxFuture<'static, ()> {
         Box::pin(self.work(stop))
     }
@@ -82,7 +82,7 @@ impl PluginManager {
         }
     }
 
-    /// Ends what has gone or was replaced, begins what is new.
+    /// Ends the tasks of removed or replaced sockets, and starts those of new ones.
     async fn follow(
         &self,
         served: &mut BTreeMap<PathBuf, Served>,
@@ -97,9 +97,9 @@ impl PluginManager {
         for path in over {
             if let Some(old) = served.remove(&path) {
                 old.gone.cancel();
-                // The old one is gone before a new one of its name comes.
+                // The old plugin is deregistered before a new one of its name is registered.
                 if let Err(error) = old.task.await {
-                    tracing::warn!(socket = %path.display(), %error, "looking after a plugin failed");
+                    tracing::warn!(socket = %path.display(), %error, "the task of a plugin failed");
                 }
             }
         }
@@ -118,7 +118,7 @@ impl PluginManager {
     }
 }
 
-/// One socket from its appearance to its end.
+/// Handles one socket from its appearance to its removal.
 async fn serve(
     socket: PathBuf,
     handlers: Arc<Handlers>,
@@ -130,7 +130,7 @@ async fn serve(
     let registered = loop {
         match register(&socket, &handlers, &clock).await {
             Ok(registered) => break registered,
-            Err(error) => tracing::warn!(socket = %socket.display(), error, "plugin not registered"),
+            Err(error) => tracing::warn!(socket = %socket.display(), error, "cannot register the plugin"),
         }
         tokio::select! {
             () = gone.cancelled() => return,
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// A plugin that tells in the log what it is told.
+    /// A plugin that records the kubelet's calls in the log.
     fn plugin(socket: &Path, info: PluginInfo, log: &Log) -> JoinHandle<()> {
         let (listener, log) = (UnixListener::bind(socket).unwrap(), Arc::clone(log));
         let call = move |path: String, message: bytes::Bytes| {
@@ -256,7 +256,7 @@ mod tests {
         until(&log, "told bare false RegisterPlugin error -- plugin validation failed with err: no version")
             .await;
 
-        // One that is replaced goes before the new one comes.
+        // A replaced plugin is deregistered before the new one is registered.
         first.abort();
         std::fs::remove_file(&early).unwrap();
         let _second = plugin(&early, info("CSIPlugin", "later", "/run/later", &["1.0.0"]), &log);
@@ -264,7 +264,7 @@ mod tests {
         until(&log, "deregister early").await;
         stop.cancel();
         running.await.unwrap();
-        assert!(!log.lock().unwrap().iter().any(|l| l == "deregister own"), "a stop is no end");
+        assert!(!log.lock().unwrap().iter().any(|l| l == "deregister own"), "a stop deregisters nothing");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

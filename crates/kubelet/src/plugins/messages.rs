@@ -1,4 +1,4 @@
-//! The messages with which a plugin says who it is.
+//! The messages by which a plugin registers.
 //!
 //! Source: `pluginregistration/v1` of `k8s.io/kubelet`.
 
@@ -15,7 +15,7 @@ pub struct PluginInfo {
     pub kind: String,
     #[prost(string, tag = "2")]
     pub name: String,
-    /// The socket of the plugin itself; empty where it is the one it registers with.
+    /// The socket of the plugin itself; empty if it is the one of the registration.
     #[prost(string, tag = "3")]
     pub endpoint: String,
     #[prost(string, repeated, tag = "4")]

@@ -1,7 +1,7 @@
-//! Plugins of the kubelet: whoever puts a socket into the registry folder is asked who it is, and handed to the
-//! handler of its kind; once the socket has gone, the plugin has gone.
+//! Plugins of the kubelet. A plugin puts a socket into the registry folder; the kubelet asks it for its name and
+//! type, and hands it to the handler of that type. When the socket is removed, the plugin is deregistered.
 //!
-//! [`PluginManager`] looks after the folder. A kind of plugin is a [`PluginHandler`] in its list.
+//! [`PluginManager`] follows the folder. Each type of plugin is a [`PluginHandler`] in its list.
 
 mod manager;
 mod messages;
@@ -14,26 +14,26 @@ use async_trait::async_trait;
 
 pub use manager::PluginManager;
 
-/// A plugin that has said who it is.
+/// A plugin, as it has described itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plugin {
     pub name: String,
-    /// Where it serves.
+    /// The path of its socket.
     pub endpoint: PathBuf,
     pub versions: Vec<String>,
 }
 
-/// One kind of plugin. Errors are told to the plugin.
+/// One type of plugin. Errors are sent to the plugin.
 #[async_trait]
 pub trait PluginHandler: Send + Sync + 'static {
-    /// The type that plugins of this kind name: `CSIPlugin`.
+    /// The type that plugins name, such as `CSIPlugin`.
     fn kind(&self) -> &'static str;
 
-    /// Whether such a plugin could be registered now.
+    /// Checks whether the plugin can be registered.
     fn validate(&self, plugin: &Plugin) -> Result<(), String>;
 
     async fn register(&self, plugin: &Plugin) -> Result<(), String>;
 
-    /// The plugin has removed its socket. Not called when the kubelet itself stops.
+    /// Called when the plugin has removed its socket. Not called when the kubelet itself stops.
     async fn deregister(&self, plugin: &Plugin);
 }

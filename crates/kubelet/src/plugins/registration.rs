@@ -1,4 +1,4 @@
-//! Asking a plugin who it is and telling it what became of that.
+//! The handshake with a plugin: the kubelet asks it for its description, and notifies it of the result.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Handlers by the type of their plugins.
 pub type Handlers = BTreeMap<&'static str, Arc<dyn PluginHandler>>;
 
-/// A plugin and who looks after it.
+/// A registered plugin and its handler.
 pub struct Registered {
     pub plugin: Plugin,
     pub handler: Arc<dyn PluginHandler>,
@@ -73,7 +73,7 @@ fn plugin(info: PluginInfo, socket: &Path) -> Plugin {
     Plugin { name: info.name, endpoint, versions: info.supported_versions }
 }
 
-/// Tells the plugin why not; gives the text for the log.
+/// Notifies the plugin of the error; returns the text for the log.
 async fn refuse(connection: &Connection, clock: &Arc<dyn Clock>, text: String) -> String {
     match notify(connection, clock, text.clone()).await {
         Ok(()) => text,
@@ -83,8 +83,8 @@ async fn refuse(connection: &Connection, clock: &Arc<dyn Clock>, text: String) -
 
 async fn notify(connection: &Connection, clock: &Arc<dyn Clock>, error: String) -> Result<(), String> {
     let status = RegistrationStatus { plugin_registered: error.is_empty(), error };
-    let told = connection.unary::<RegistrationStatusResponse>(NOTIFY_REGISTRATION_STATUS, &status);
-    within(clock, NOTIFY_TIMEOUT, told).await.map(drop)
+    let notified = connection.unary::<RegistrationStatusResponse>(NOTIFY_REGISTRATION_STATUS, &status);
+    within(clock, NOTIFY_TIMEOUT, notified).await.map(drop)
 }
 
 async fn within<T>(

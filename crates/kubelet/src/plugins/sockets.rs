@@ -1,4 +1,4 @@
-//! The sockets below the registry folder, and word of changes there.
+//! The sockets below the registry folder, and notifications of changes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,29 +7,29 @@ use std::path::{Path, PathBuf};
 
 use crate::inotify::Inotify;
 
-/// Folders deeper than this are not looked into.
+/// Deeper folders are not searched.
 const MAX_DEPTH: usize = 8;
-/// More sockets and folders than this are not taken.
+/// The maximal number of sockets and folders.
 const MAX_ENTRIES: usize = 4096;
 
-/// Tells a socket from another one that was made at the same place: device, inode, and when it was made.
+/// Distinguishes a socket from a later one at the same path: device, inode, and time of creation.
 pub type Identity = (u64, u64, i64, i64);
 
-/// What a look at the folder has found.
+/// The result of a scan of the folder.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Found {
     pub sockets: BTreeMap<PathBuf, Identity>,
     folders: Vec<PathBuf>,
 }
 
-/// Looks at the folder and all below; names that begin with a dot are none of ours.
+/// Scans the folder and all folders below; names that begin with a dot are skipped.
 pub fn scan(root: &Path) -> io::Result<Found> {
     let mut found = Found::default();
     let mut open = vec![(root.to_owned(), 0)];
     while let Some((folder, depth)) = open.pop() {
         let entries = match std::fs::read_dir(&folder) {
             Ok(entries) => entries,
-            // Gone since its parent was read.
+            // The folder was removed after its parent was read.
             Err(error) if error.kind() == io::ErrorKind::NotFound && depth > 0 => continue,
             Err(error) => return Err(error),
         };
@@ -54,26 +54,27 @@ pub fn scan(root: &Path) -> io::Result<Found> {
     Ok(found)
 }
 
-/// The registry folder under watch.
+/// The watched registry folder.
 pub struct Sockets {
     root: PathBuf,
     inotify: Inotify,
 }
 
 impl Sockets {
-    /// Makes the folder if it is missing.
+    /// Opens the folder; creates it if it is missing.
     pub fn open(root: PathBuf) -> io::Result<Self> {
         crate::folders::make(&root)?;
         let inotify = Inotify::new()?;
         Ok(Self { root, inotify })
     }
 
-    /// What is there now. Folders are watched before their content is believed, so that nothing falls in between.
+    /// Returns the current sockets. Folders are watched before they are read, so that no change is missed in
+    /// between.
     pub fn look(&self) -> io::Result<Found> {
         let mut found = scan(&self.root)?;
         loop {
             for folder in &found.folders {
-                // A folder that has gone meanwhile is not in the next look either.
+                // A folder that was removed meanwhile is missing in the next scan, too.
                 if let Err(error) = self.inotify.watch(folder, MASK)
                     && error.kind() != io::ErrorKind::NotFound
                 {
@@ -88,7 +89,7 @@ impl Sockets {
         }
     }
 
-    /// Waits for a change after the last look.
+    /// Waits for a change after the last scan.
     pub async fn changed(&mut self) -> io::Result<()> {
         self.inotify.changed().await
     }

@@ -1,6 +1,6 @@
-//! How often the probes of containers ended how, and how long they took: /metrics/probes.
+//! The numbers of probe results, and the durations of probes: /metrics/probes.
 //!
-//! Names and labels are upstream's. A probe that could not be carried out counts nowhere, as there.
+//! Names and labels are upstream's. As there, probes that could not be carried out are not counted.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,7 +11,7 @@ use super::results::ProbeResult;
 use super::state::ProbeKind;
 use crate::kubelet_metrics::SECONDS;
 
-/// Whose probe it is.
+/// The probe and its container.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Probed {
     pub uid: String,
@@ -29,7 +29,7 @@ struct Count {
     seconds: f64,
 }
 
-/// For as long as somebody probes.
+/// The counts; those of a probe are kept as long as its worker runs.
 #[derive(Default)]
 pub struct ProbeCounts(Mutex<BTreeMap<Probed, Count>>);
 
@@ -59,7 +59,7 @@ impl ProbeCounts {
         if all.is_empty() {
             return out;
         }
-        // Writing to a string cannot fail; names of Kubernetes need no escapes.
+        // Writing to a string cannot fail; Kubernetes' names need no escapes.
         let _ =
             writeln!(out, "# HELP prober_probe_duration_seconds [ALPHA] How long successful probes took.");
         let _ = writeln!(out, "# TYPE prober_probe_duration_seconds histogram");

@@ -26,7 +26,7 @@ struct HealthCheckResponse {
     status: i32,
 }
 
-/// `Ok` if the service is healthy, else upstream's words for what is wrong.
+/// Calls the health check. Returns `Ok` if the service is healthy, else upstream's text of the error.
 pub async fn check(host: &str, port: u16, service: &str, timeout: Duration) -> Result<(), String> {
     let address = authority(host, port);
     let end = tokio::time::Instant::now() + timeout;

@@ -1,4 +1,4 @@
-//! Probes: who is alive, ready, started. One worker per probe and container.
+//! Liveness, readiness and startup probes: one worker per probe and container.
 
 mod counts;
 mod grpc;
@@ -29,22 +29,22 @@ use crate::pod::{self, ContainerKind};
 use crate::runtime::ContainerRuntime;
 use crate::status::StatusManager;
 
-/// A probe that could not be carried out is repeated so often at once.
+/// How often a probe that could not be carried out is repeated at once.
 const ATTEMPTS: usize = 3;
 
-/// Under which all workers are supervised.
+/// The task name under which all workers are supervised.
 const TASK: &str = "probes";
 
-/// Pod uid, container, kind.
+/// The key of a worker: pod uid, container, kind of probe.
 type Key = (String, String, ProbeKind);
 
 struct Handle {
     stop: CancellationToken,
-    /// Asks for a probe at once.
+    /// Notified to probe at once.
     now: Arc<Notify>,
 }
 
-/// Called with the pod's uid when a result changed.
+/// Called with the pod's uid when a result has changed.
 pub type OnChange = Arc<dyn Fn(&str) + Send + Sync>;
 
 pub struct ProbeManager {
@@ -101,7 +101,7 @@ impl ProbeManager {
         })
     }
 
-    /// How often probes ended how, for Prometheus.
+    /// Returns the counts of probe results for Prometheus.
     pub fn metrics(&self) -> String {
         self.counts.render()
     }
@@ -138,7 +138,7 @@ impl ProbeManager {
                         stop: handle.stop.clone(),
                         state: ProbeState::default(),
                     };
-                    // A worker that failed begins anew: what it had found out of its container still holds.
+                    // A worker that panics is restarted, and keeps the results of its container.
                     let stop = handle.stop.clone();
                     tokio::spawn(self.supervisor.run_until_done(TASK, stop, move |_| worker.clone().run()));
                     handle
@@ -147,7 +147,8 @@ impl ProbeManager {
         }
     }
 
-    /// The pod is being stopped: it is not to be restarted any more, but its readiness still counts.
+    /// Stops liveness and startup probes of a pod that is being stopped: it must not be restarted, but its
+    /// readiness still counts.
     pub fn stop_liveness_and_startup(&self, uid: &str) {
         self.stop_where(|key| key.0 == uid && key.2 != ProbeKind::Readiness);
     }
@@ -166,7 +167,7 @@ impl ProbeManager {
         });
     }
 
-    /// Probes readiness now rather than at the next tick: something has just started.
+    /// Probes readiness at once rather than at the next tick, as a container has just started.
     pub fn probe_readiness_now(&self, uid: &str) {
         for (key, handle) in self.lock().iter() {
             if key.0 == uid && key.2 == ProbeKind::Readiness {
@@ -188,7 +189,7 @@ impl Worker {
     async fn run(mut self) {
         let period =
             Duration::from_secs(u64::try_from(self.probe.period_seconds.unwrap_or(10)).unwrap_or(10).max(1));
-        // Many probes taken up at the same moment are spread over their period.
+        // When the kubelet starts, many probes begin at the same moment: they are spread over their period.
         let age = self.manager.clock.now().duration_since(self.manager.started);
         if Duration::try_from(age).unwrap_or_default() < period
             && !self.wait(period.mul_f64(fastrand::f64())).await
@@ -208,7 +209,7 @@ impl Worker {
         }
     }
 
-    /// Returns false when the worker is to end.
+    /// Waits; returns false when the worker has to end.
     async fn wait(&self, time: Duration) -> bool {
         tokio::select! {
             () = self.stop.cancelled() => false,
@@ -233,7 +234,7 @@ impl Worker {
         }
     }
 
-    /// In how long the next tick is; `None` when the worker is to end.
+    /// Runs one tick. Returns the time until the next one; `None` when the worker has to end.
     async fn tick(&mut self, period: Duration) -> Option<Duration> {
         let Some(status) = self.manager.status.get(self.pod.uid()) else { return Some(period) };
         let now = self.manager.clock.now();
@@ -278,7 +279,8 @@ impl Worker {
         Some(period)
     }
 
-    /// `None` if nothing could be found out. Of a starting container only success is news.
+    /// Probes once; `None` if the probe could not be carried out. While a container is starting, only a success
+    /// counts.
     async fn probe(&self, pod_ip: &str, starting: bool) -> Option<ProbeResult> {
         let events = self.manager.events.of(&self.pod, self.container_kind, &self.container.name);
         let mut last = String::new();

@@ -9,19 +9,19 @@ use crate::container_config::expansion::expand_all;
 use crate::http_get::{self, resolve_port};
 use crate::runtime::{ContainerRuntime, MAX_EXEC_OUTPUT, RuntimeError};
 
-/// An HTTP probe follows redirects on the same host so often.
+/// How many redirects on the same host an HTTP probe follows.
 const MAX_REDIRECTS: usize = 10;
 
-/// How a probe ended.
+/// The result of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Success,
-    /// Good enough, but somebody should look.
+    /// A success with a warning for the user.
     Warning(String),
     Failure(String),
 }
 
-/// An `Err` means that the probe could not be carried out; it says nothing about the container.
+/// Carries out a probe. An `Err` means that it could not be carried out; it does not concern the container.
 pub async fn probe(
     runtime: &dyn ContainerRuntime,
     container_id: &str,
@@ -65,7 +65,7 @@ pub async fn probe(
     Err(format!("missing probe handler for {}", container.name))
 }
 
-/// The container's plain variables may stand in the command.
+/// Runs the command; it may refer to the container's plain variables.
 async fn command(
     runtime: &dyn ContainerRuntime,
     container_id: &str,
@@ -113,7 +113,7 @@ async fn http(mut request: http_get::GetRequest, timeout: Duration) -> Outcome {
     Outcome::Failure(format!("stopped after {MAX_REDIRECTS} redirects"))
 }
 
-/// The next request of a redirect that stays on the host.
+/// Returns the next request of a redirect, if it stays on the host.
 fn redirected(request: &http_get::GetRequest, location: &str) -> Option<http_get::GetRequest> {
     let mut next = request.clone();
     if location.starts_with('/') && !location.starts_with("//") {
@@ -137,7 +137,7 @@ mod tests {
     use http::HeaderMap;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    /// Answers each connection with the next text and gives the requests back.
+    /// Serves each connection with the next text, and returns the requests.
     async fn serve(answers: Vec<&'static str>) -> (u16, tokio::task::JoinHandle<Vec<String>>) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();

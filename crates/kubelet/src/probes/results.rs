@@ -1,4 +1,4 @@
-//! What the probes have found out, by container id.
+//! The results of probes, by container id.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,7 +33,7 @@ impl Results {
         self.lock().get(container_id).copied()
     }
 
-    /// Returns whether this is news.
+    /// Sets the result; returns whether it has changed.
     pub fn set(&self, container_id: &str, result: ProbeResult) -> bool {
         self.lock().insert(container_id.to_owned(), result) != Some(result)
     }
@@ -43,7 +43,7 @@ impl Results {
     }
 }
 
-/// All results of the node. Cheap to clone; clones share.
+/// All results of the node. Cheap to clone; clones share the results.
 #[derive(Debug, Clone, Default)]
 pub struct ProbeResults {
     pub liveness: Results,

@@ -1,4 +1,4 @@
-//! When a probe runs, and what its results amount to: the part without I/O.
+//! When a probe runs, and how its results are combined: the part without I/O.
 //!
 //! Source: the behaviour of upstream's probe workers.
 
@@ -10,10 +10,11 @@ use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus, Pro
 use super::results::ProbeResult;
 use crate::pod;
 
-/// For so long after its start a container that is not ready yet is starting: what it answers says nothing.
+/// How long after its start a container that is not ready yet counts as starting: a failure in that time does not
+/// count.
 ///
-/// Upstream's kubelet comes to know of a start when it lists its containers anew, once a second, and looks at readiness
-/// then. This one knows at once, and would find nobody listening yet.
+/// Upstream's kubelet notices a start when it lists containers, once a second, and probes readiness then. This one
+/// knows of a start at once, when the process may not listen yet.
 const STARTING: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,7 +35,7 @@ impl ProbeKind {
         }
     }
 
-    /// What counts until the first probe of a container.
+    /// The result until the first probe of a container.
     fn initial(self) -> ProbeResult {
         match self {
             Self::Liveness => ProbeResult::Success,
@@ -54,30 +55,30 @@ impl std::fmt::Display for ProbeKind {
     }
 }
 
-/// What to do at a tick.
+/// What the worker does at a tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tick {
-    /// Nothing now.
+    /// Nothing at this tick.
     Wait,
-    /// Never again.
+    /// Nothing at any tick: the worker ends.
     Stop,
     Probe,
 }
 
-/// A new value of the probe's result.
+/// A new value of the probe's result, if it has changed.
 pub type Verdict = Option<ProbeResult>;
 
-/// What one worker remembers.
+/// The state of one worker.
 #[derive(Debug, Clone, Default)]
 pub struct ProbeState {
-    /// As the status names it, `knarr://…`.
+    /// The id as in the status, `knarr://…`.
     container_id: String,
-    /// When it was first seen.
+    /// When the container was first seen.
     seen: Option<Timestamp>,
     last: Option<ProbeResult>,
-    /// How often in a row `last` came.
+    /// How many times in a row the probe has returned `last`.
     run: i32,
-    /// Until there is a new container.
+    /// Set until the container is replaced.
     on_hold: bool,
 }
 
@@ -100,7 +101,7 @@ impl View<'_> {
     }
 }
 
-/// Before a probe: the id of a container that is seen no more, and the value to set now.
+/// The result of a tick: the id of the previous container, and the value to set now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     pub forget: Option<String>,
@@ -109,7 +110,7 @@ pub struct Step {
 }
 
 impl ProbeState {
-    /// The container the results belong to, without the scheme.
+    /// The id of the container of the results, without the scheme.
     pub fn container_id(&self) -> &str {
         self.container_id.split_once("://").map_or(self.container_id.as_str(), |(_, id)| id)
     }
@@ -156,7 +157,7 @@ impl ProbeState {
         }
         let delay = view.kind.of(view.container).and_then(|p| p.initial_delay_seconds).unwrap_or(0);
         let age = started_at.map_or(0, |at| view.now.as_second() - at.as_second());
-        // Startup gates the others and has no more to say once it is over.
+        // The startup probe holds back the others, and does not run once it has succeeded.
         let its_time = (status.started == Some(true)) != (view.kind == ProbeKind::Startup);
         if age >= i64::from(delay) && its_time {
             step.tick = Tick::Probe;
@@ -164,15 +165,15 @@ impl ProbeState {
         step
     }
 
-    /// How long the container is still starting: a failure until then does not count, and the probe is repeated after it.
-    /// Only readiness is asked for that early.
+    /// Returns how long the container still counts as starting: a failure until then does not count, and the probe
+    /// is repeated afterwards. Only readiness is probed that early.
     pub fn starting_for(&self, kind: ProbeKind, now: Timestamp) -> Option<Duration> {
         let seen = self.seen.filter(|_| kind == ProbeKind::Readiness && self.last.is_none())?;
         let age = Duration::try_from(now.duration_since(seen)).unwrap_or_default();
         STARTING.checked_sub(age).filter(|left| !left.is_zero())
     }
 
-    /// After a probe: a new value once the same result came often enough.
+    /// Takes a result; returns a new value once the same result has occurred often enough.
     pub fn observe(&mut self, kind: ProbeKind, probe: &Probe, result: ProbeResult) -> Verdict {
         if self.last == Some(result) {
             self.run = self.run.saturating_add(1);
@@ -254,7 +255,7 @@ mod tests {
         assert_eq!(state.container_id(), "a");
         let s = status("b", true, running(20));
         assert_eq!(tick(&mut state, ProbeKind::Readiness, &s, 21).forget.as_deref(), Some("a"));
-        // One from before this kubelet keeps what it had.
+        // A container that ran before this kubelet started keeps its state.
         let s = status("c", true, running(-100));
         assert_eq!(tick(&mut ProbeState::default(), ProbeKind::Readiness, &s, 21), set(None, Tick::Probe));
     }
@@ -316,6 +317,6 @@ mod tests {
         for _ in 0..3 {
             state.observe(ProbeKind::Liveness, &probe, Failure);
         }
-        assert!(state.on_hold, "no more probes until the container is another one");
+        assert!(state.on_hold, "no more probes until the container is replaced");
     }
 }

@@ -1,15 +1,16 @@
-//! Addresses that lead nowhere: nodes get theirs from 198.18.0.0/15, pods from their node's pod CIDR.
+//! Addresses of simulated nodes and pods, which are not reachable: nodes have addresses of 198.18.0.0/15, pods of
+//! their node's pod CIDR.
 
 use std::net::Ipv4Addr;
 
-/// Where pods get addresses while their node has no pod CIDR: a /24 per node of 100.64.0.0/10.
+/// The pods' addresses while their node has no pod CIDR: a /24 per node of 100.64.0.0/10.
 const FALLBACK_BASE: u32 = 0x6440_0000;
 /// The range set aside for benchmarks (RFC 2544).
 const NODE_BASE: u32 = 0xC612_0000;
-/// Addresses used of a pod CIDR, whatever its size.
+/// The maximal number of addresses of a pod CIDR that are used.
 const MAX_ADDRESSES: u32 = 1 << 12;
 
-/// The address of a node, by its index.
+/// Returns the address of a node by its index.
 pub fn of_node(index: u32) -> Ipv4Addr {
     Ipv4Addr::from(NODE_BASE + (index & 0xFFFF) + 1)
 }
@@ -38,7 +39,7 @@ impl Range {
     }
 }
 
-/// The pod addresses of one node: which of them are taken.
+/// The pod addresses of one node that are in use.
 #[derive(Debug)]
 pub struct Pool {
     range: Range,
@@ -54,14 +55,15 @@ impl Pool {
         self.range
     }
 
-    /// The lowest free address; the first two of the range (network and gateway) and its last are never given.
+    /// Allocates the lowest free address; the first two of the range (network and gateway) and the last are never
+    /// used.
     pub fn take(&mut self) -> Option<Ipv4Addr> {
         let offset = (2..self.range.size - 1).find(|offset| !self.is_taken(*offset))?;
         self.mark(offset, true);
         Some(Ipv4Addr::from(self.range.base + offset))
     }
 
-    /// Takes this very address, of a pod that was there before.
+    /// Allocates this address, of a pod that existed before.
     pub fn keep(&mut self, address: Ipv4Addr) {
         if let Some(offset) = self.offset(address) {
             self.mark(offset, true);

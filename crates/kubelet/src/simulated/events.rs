@@ -1,4 +1,4 @@
-//! Events that simulated nodes emit about themselves, as kubelets do. Where there are more than the recorder's queue
+//! Events that simulated nodes emit about themselves, as kubelets do. If there are more than the recorder's queue
 //! holds, as at the start of many nodes, the rest is dropped.
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -19,7 +19,7 @@ impl NodeEvents {
         self.emit(node, uid, "Starting", "Starting kubelet.".to_owned());
     }
 
-    /// For each of these reasons that the node is so from now on.
+    /// Emits an event for each reason, which is also the node's new state.
     pub fn status_is(&self, node: &str, uid: &str, reasons: &[&'static str]) {
         for reason in reasons {
             self.emit(node, uid, reason, format!("Node {node} status is now: {reason}"));
@@ -37,7 +37,7 @@ impl NodeEvents {
     }
 }
 
-/// What a change of a Node means for who may be scheduled there.
+/// Returns the reason of the event if a change of a Node affects scheduling.
 pub fn scheduling_changed(old: &Object, new: &Object) -> Option<&'static str> {
     let (before, now) = (is_unschedulable(old), is_unschedulable(new));
     (before != now).then_some(if now { "NodeNotSchedulable" } else { "NodeSchedulable" })

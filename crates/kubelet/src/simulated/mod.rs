@@ -1,11 +1,11 @@
 //! Simulated nodes: nodes without machines, whose pods run nothing but report as real ones do.
 //!
-//! [`run`] joins many of them to a cluster from one process: each registers, renews its lease, tells its status, emits
-//! events about itself, and lets the pods bound to it become Running and Ready, end, and go. There is no task and no typed object per node or
-//! pod: changes and timers put keys on two work queues, one for heartbeats and one for pods, with a bounded number of
-//! workers each.
+//! [`run`] joins many of them to a cluster from one process. Each registers, renews its lease, writes its status,
+//! and emits events about itself. The pods bound to it become Running and Ready, end, and are removed. There is no
+//! task and no typed object per node or pod: changes and timers put keys on two work queues, one for heartbeats
+//! and one for pods, with a bounded number of workers each.
 //!
-//! Annotations of a pod steer it:
+//! A pod's annotations control it:
 //! - `knarr.dev/run-seconds: "5"`: its containers end that long after their start (not with `restartPolicy: Always`);
 //! - `knarr.dev/exit-code: "1"`: what they end with; anything but 0 makes the pod Failed.
 
@@ -28,20 +28,20 @@ use knarr_client::events::EventRecorder;
 use knarr_client::{Client, Informers};
 use tokio_util::sync::CancellationToken;
 
-/// The label that all simulated nodes have, with the value `true`.
+/// The label of all simulated nodes; its value is `true`.
 pub const LABEL: &str = "knarr.dev/simulated";
 pub const RUN_SECONDS_ANNOTATION: &str = "knarr.dev/run-seconds";
 pub const EXIT_CODE_ANNOTATION: &str = "knarr.dev/exit-code";
 
-/// More nodes than this have no addresses.
+/// The maximal number of nodes, as there are no addresses for more.
 pub const MAX_NODES: u32 = 16_384;
 
-/// How many nodes, and what they are like.
+/// The number of nodes, and their properties.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// At most [`MAX_NODES`].
     pub count: u32,
-    /// Nodes are called `<prefix>-0001` and so on.
+    /// The prefix of the nodes' names: `<prefix>-0001` and so on.
     pub name_prefix: String,
     pub cpus: u64,
     pub memory_bytes: u64,
@@ -49,11 +49,11 @@ pub struct Options {
     pub max_pods: u32,
     pub labels: BTreeMap<String, String>,
     pub taints: Vec<Taint>,
-    /// From a pod's binding to its being Running; each pod takes between half and one and a half of it.
+    /// The time from a pod's binding until it is Running; each pod takes between half and one and a half of it.
     pub start_latency: Duration,
-    /// From a pod's deletion to its removal, at most its grace period.
+    /// The time from a pod's deletion to its removal, at most its grace period.
     pub stop_latency: Duration,
-    /// Requests to the API server at the same time, for pods and as many for heartbeats.
+    /// The number of concurrent requests to the API server for pods, and the same number for heartbeats.
     pub concurrency: usize,
 }
 
@@ -79,7 +79,7 @@ impl Options {
         format!("{}-{:04}", self.name_prefix, index + 1)
     }
 
-    /// The index of the node of this name, if it is one of these.
+    /// Returns the index of the node of this name, if it is one of these.
     pub fn node_index(&self, name: &str) -> Option<u32> {
         let digits = name.strip_prefix(self.name_prefix.as_str())?.strip_prefix('-')?;
         let index = digits.parse::<u32>().ok()?.checked_sub(1)?;
@@ -87,7 +87,7 @@ impl Options {
     }
 }
 
-/// Lives the nodes until `stop`. The client needs the rights of all of them.
+/// Runs the nodes until `stop` is cancelled. The client needs the rights of all of them.
 pub fn run(
     options: Options,
     client: Client,

@@ -1,4 +1,4 @@
-//! What a simulated node tells of itself.
+//! The Node object and status of a simulated node.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::node_status::machine::Machine;
 use crate::node_status::status::{self, Facts};
 use crate::node_status::{KUBELET_PORT, KUBELET_VERSION, Thresholds, registration};
 
-/// Sizes in KiB, and bytes in pages of them: those of an x86-64 machine, on which none are set aside.
+/// Page sizes in KiB, and reserved bytes: those of an x86-64 machine without reserved huge pages.
 const HUGE_PAGES: [(u64, u64); 2] = [(2 << 10, 0), (1 << 20, 0)];
 
 fn facts(options: &Options, index: u32) -> Facts {
@@ -39,7 +39,7 @@ fn facts(options: &Options, index: u32) -> Facts {
     }
 }
 
-/// The node as it registers, and the reasons of the events to emit.
+/// Returns the node as it registers, and the reasons of the events to emit.
 pub fn node(options: &Options, index: u32, now: Timestamp) -> (Node, Vec<&'static str>) {
     let name = options.node_name(index);
     let mut labels = options.labels.clone();
@@ -48,7 +48,7 @@ pub fn node(options: &Options, index: u32, now: Timestamp) -> (Node, Vec<&'stati
     (registration::node(&name, &name, &labels, &options.taints, status), events)
 }
 
-/// The status to tell next, in which everything is well, and the reasons of the events to emit.
+/// Returns the status to write next, without any problems, and the reasons of the events to emit.
 pub fn next_status(
     options: &Options,
     index: u32,
@@ -57,7 +57,7 @@ pub fn next_status(
 ) -> (NodeStatus, Vec<&'static str>) {
     let old = old.cloned().unwrap_or_default();
     let (next, mut events) = status::next(&old, &facts(options, index), now);
-    // Kubelets register before they are ready and tell when they are; these are ready at once.
+    // Kubelets register before they are ready, and emit NodeReady later; simulated nodes are ready at once.
     if !old.conditions.iter().flatten().any(|condition| condition.type_ == "Ready") {
         events.push("NodeReady");
     }

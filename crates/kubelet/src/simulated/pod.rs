@@ -1,4 +1,4 @@
-//! What becomes of a simulated pod: decided from the pod as it is and the time.
+//! The next step of a simulated pod: decided from the pod and the time.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -11,25 +11,25 @@ use serde_json::{Value, json};
 
 use super::{EXIT_CODE_ANNOTATION, RUN_SECONDS_ANNOTATION};
 
-/// What to do about a pod now.
+/// What to do with a pod now.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     Nothing,
     Start,
-    /// It was taken for lost with its node: it is Ready all the same.
+    /// The pod was marked as not ready when its node was lost: set it to Ready again.
     Reassure,
-    /// Look again then.
+    /// Decide again after this time.
     Later(Duration),
     Finish {
         exit_code: i32,
     },
-    /// Its containers have ended: remove the object.
+    /// The pod's containers have ended: remove the object.
     Remove,
 }
 
 pub fn decide(pod: &Pod, now: Timestamp) -> Action {
     if pod.metadata.deletion_timestamp.is_some() {
-        // With a grace period of 0 the removal is the API server's, once finalizers allow it.
+        // With a grace period of 0 the API server removes the object, once its finalizers are gone.
         return match pod.metadata.deletion_grace_period_seconds {
             Some(0) => Action::Nothing,
             _ => Action::Remove,
@@ -62,7 +62,7 @@ fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
     pod.metadata.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
-/// How long its containers run, where they end at all.
+/// Returns how long the pod's containers run, if they end at all.
 pub fn run_time(pod: &Pod) -> Option<Duration> {
     let policy = pod.spec.as_ref().and_then(|s| s.restart_policy.as_deref()).unwrap_or("Always");
     let seconds = annotation(pod, RUN_SECONDS_ANNOTATION)?.parse::<f64>().ok()?;
@@ -77,7 +77,7 @@ pub fn is_host_network(pod: &Pod) -> bool {
     pod.spec.as_ref().and_then(|s| s.host_network).unwrap_or(false)
 }
 
-/// Whole seconds, as the API keeps times.
+/// Returns the time in whole seconds, as the API stores times.
 fn time(now: Timestamp) -> Value {
     serde_json::to_value(Time(now)).unwrap_or_default()
 }
@@ -135,7 +135,7 @@ fn ended(pod: &Pod, container: &Container, exit_code: i32, from: Timestamp, now:
             "containerID": container_id(pod, container)
         }}),
     );
-    // An init container that has done its work counts as ready.
+    // An init container that has succeeded counts as ready.
     status["ready"] = json!(false);
     status
 }
@@ -161,7 +161,7 @@ fn patch(pod: &Pod, mut status: Value, init: Vec<Value>) -> Value {
     json!({"metadata": {"uid": pod.uid()}, "status": status})
 }
 
-/// The strategic merge patch of the status that makes the pod Running and Ready.
+/// Returns the strategic merge patch of the status that sets the pod to Running and Ready.
 pub fn started(pod: &Pod, host_ip: Ipv4Addr, pod_ip: Ipv4Addr, now: Timestamp) -> Value {
     let containers = pod.spec.iter().flat_map(|s| &s.containers);
     let statuses: Vec<Value> = containers.map(|c| running(pod, c, now)).collect();
@@ -176,12 +176,12 @@ pub fn started(pod: &Pod, host_ip: Ipv4Addr, pod_ip: Ipv4Addr, now: Timestamp) -
     patch(pod, status, init_statuses(pod, false, now))
 }
 
-/// The strategic merge patch of the status of a pod that goes on running.
+/// Returns the strategic merge patch of the status that sets a running pod to Ready again.
 pub fn reassured(pod: &Pod, now: Timestamp) -> Value {
     patch(pod, json!({"conditions": conditions(pod, true, true, now)}), Vec::new())
 }
 
-/// The strategic merge patch of the status that ends the pod.
+/// Returns the strategic merge patch of the status that ends the pod.
 pub fn finished(pod: &Pod, exit_code: i32, now: Timestamp) -> Value {
     let from = pod.status.as_ref().and_then(|s| s.start_time.as_ref()).map_or(now, |t| t.0);
     let containers = pod.spec.iter().flat_map(|s| &s.containers);

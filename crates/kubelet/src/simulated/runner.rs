@@ -1,4 +1,4 @@
-//! Acts for the simulated nodes: heartbeats on one queue, pods on another.
+//! Runs the simulated nodes: heartbeats on one queue, pods on another.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,10 +23,10 @@ use super::pod::{self, Action};
 use super::{LABEL, Options, node};
 use crate::node_status::{lease, status};
 
-/// How often a node tells its status when nothing changes.
+/// How often a node writes its status if nothing changes.
 const REPORT_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Something a node does by itself, by its index.
+/// A periodic action of a node, by the node's index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Beat {
     Register(u32),
@@ -54,7 +54,7 @@ pub struct Runner {
     node_store: Arc<Reflector>,
 }
 
-/// The few fields of a pod that say whether something is to be done about it.
+/// The few fields of a pod from which it is decided whether there is anything to do.
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 struct PodView {
@@ -88,7 +88,7 @@ fn pod_view(object: &Object) -> PodView {
     serde_json::from_slice(&object.json()).unwrap_or_default()
 }
 
-/// A pod without a typed view kept for it: that would be many times its size.
+/// Decodes an object without caching its typed form, which would be many times its size.
 fn decode<K: Kind>(object: &Object) -> Option<K> {
     K::decode(&object.json()).inspect_err(|error| tracing::debug!(%error, "cannot decode")).ok()
 }
@@ -153,7 +153,7 @@ impl Runner {
     }
 
     fn node(&self, index: u32) -> MutexGuard<'_, NodeState> {
-        // Indexes are below the count that the list was made for.
+        // Indexes are below the count for which the list was made.
         self.nodes[index as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -195,7 +195,7 @@ impl Runner {
         }
     }
 
-    /// How long after a change the pod acts.
+    /// Returns how long after a change the pod is handled.
     fn delay(&self, view: &PodView) -> Duration {
         if view.metadata.deletion_timestamp.is_some() {
             let grace = Duration::from_secs(view.metadata.deletion_grace_period_seconds.unwrap_or(0));
@@ -248,7 +248,7 @@ impl Runner {
                 (self.client.get::<Node>("", wanted.name()).await?, Vec::new())
             }
             Err(error) => return Err(error),
-            // Where the API server takes no status at creation, the first update has the events.
+            // If the API server ignores the status at creation, the first update emits the events.
             Ok(made) if made.status.as_ref().is_none_or(|s| s.conditions.is_none()) => (made, Vec::new()),
             Ok(made) => (made, events),
         };
@@ -261,9 +261,9 @@ impl Runner {
             self.events.starting(node.name(), node.uid());
         }
         self.events.status_is(node.name(), node.uid(), &events);
-        // Tells its status at once if the node was there before, or was made without one.
-        self.tell(index, &node).await?;
-        // The first heartbeats are spread over the interval, so that all later ones are.
+        // Writes the status at once if the node existed before, or was created without one.
+        self.write_status(index, &node).await?;
+        // The first heartbeats are spread over the interval, and so are all later ones.
         let part = f64::from(index) / f64::from(self.options.count.max(1));
         self.beats.add_after(Beat::Lease(index), lease::RENEW_INTERVAL.mul_f64(part));
         self.beats.add_after(Beat::Status(index), REPORT_INTERVAL.mul_f64(0.5 + part / 2.0));
@@ -295,7 +295,7 @@ impl Runner {
         Ok(())
     }
 
-    async fn tell(&self, index: u32, node: &Node) -> Result<()> {
+    async fn write_status(&self, index: u32, node: &Node) -> Result<()> {
         let old = node.status.clone().unwrap_or_default();
         let (new, _) = self.next_status(index, &old);
         if status::has_changed(&old, &new) { self.send_status(index, node).await } else { Ok(()) }
@@ -342,7 +342,7 @@ impl Runner {
         let address: Ipv4Addr = match own {
             None => host,
             Some(Some(address)) => address,
-            // As many pods as addresses: look again when one has gone.
+            // All addresses are in use: try again when a pod has been removed.
             Some(None) => {
                 self.pods.add_after(pod.key(), Duration::from_secs(1));
                 return Ok(());
@@ -373,7 +373,7 @@ impl Runner {
     }
 }
 
-/// The pod has gone, or another one has its name now.
+/// Treats a pod that is gone, or another pod of its name, as success.
 fn gone_is_fine(result: Result<()>) -> Result<()> {
     match result {
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),

@@ -1,4 +1,4 @@
-//! Simulated nodes against a fake API server, with time that only moves when all wait.
+//! Simulated nodes with a fake API server, in virtual time.
 
 use std::sync::Arc;
 use std::time::Duration;

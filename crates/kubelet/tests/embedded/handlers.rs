@@ -1,4 +1,4 @@
-//! Pods whose RuntimeClass names an OCI runtime: runc, as Debian has it.
+//! Pods whose RuntimeClass selects an OCI runtime: runc, as packaged by Debian.
 
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ async fn world() -> World {
     world
 }
 
-/// The containers that OCI runtimes keep records of.
+/// Returns the containers for which OCI runtimes keep state.
 fn records(world: &World) -> Vec<String> {
     let sandboxes = std::fs::read_dir(world.options.state_dir.join("sandboxes")).unwrap();
     let roots = sandboxes.map(|sandbox| sandbox.unwrap().path().join("oci"));
@@ -80,7 +80,7 @@ async fn a_pod_lives_through_a_restart_by_its_runtime() {
     assert_eq!(sh(&world, "touch /tmp/ready && cat /proc/1/comm").await, (0, "sh".to_owned()));
     world.until("readiness", "web", |w| w.container("web", "main").ready).await;
     assert_eq!(records(&world), [bare.as_str()]);
-    // The pod's cgroup has the overhead, too.
+    // The pod's cgroup includes the overhead.
     let cgroups = world.embedded.cgroups();
     let v1 = format!("/sys/fs/cgroup/memory/{}/memory.limit_in_bytes", cgroups.full_path("poduid-of-web"));
     let v2 = format!("/sys/fs/cgroup/{}/memory.max", cgroups.full_path("poduid-of-web"));
@@ -91,7 +91,7 @@ async fn a_pod_lives_through_a_restart_by_its_runtime() {
     world.until("the same readiness", "web", |w| w.container("web", "main").ready).await;
     assert_eq!(world.container("web", "main").container_id.as_ref(), Some(&id));
     assert_eq!(sh(&world, "exit 7").await.0, 7);
-    // One whose probe fails is stopped and started again.
+    // A container whose probe fails is restarted.
     assert_eq!(sh(&world, "touch /tmp/sick").await.0, 0);
     world.until("another start", "web", |w| w.container("web", "main").restart_count == 1).await;
     world
@@ -120,7 +120,7 @@ async fn handlers_are_listed_and_others_refused() {
     assert_eq!((recursive_read_only_mounts, user_namespaces), (true, false), "of runc 1.1");
     let refused = async |name: &str, spec: serde_json::Value, why: &str| {
         world.add_pod(name, spec);
-        let told = |w: &World| {
+        let emitted = |w: &World| {
             let mut events = w.api.all::<Event>().into_iter();
             let reason = Some("FailedCreatePodSandBox".to_owned());
             events.any(|e| {
@@ -129,7 +129,7 @@ async fn handlers_are_listed_and_others_refused() {
                     && e.message.unwrap_or_default().contains(why)
             })
         };
-        world.until("a refusal", name, told).await;
+        world.until("a refusal", name, emitted).await;
         assert!(world.container(name, "c").container_id.is_none());
     };
     let containers = json!([{"name": "c", "image": "box:1"}]);

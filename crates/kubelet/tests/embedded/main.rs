@@ -1,4 +1,4 @@
-//! Pods on the embedded runtime, as root: real namespaces, cgroups, overlays and volumes.
+//! Pods on the embedded runtime, as root, with real namespaces, cgroups, overlays and volumes.
 
 mod handlers;
 mod mounts;
@@ -14,7 +14,7 @@ use serde_json::json;
 
 use world::World;
 
-/// One pod that uses about everything, through a restart of the server to its deletion.
+/// One pod that uses most features, through a restart of the server to its deletion.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_lives_through_a_restart_and_leaves_nothing() {
     let mut world = World::new().await;
@@ -108,7 +108,7 @@ async fn a_pod_lives_through_a_restart_and_leaves_nothing() {
     assert_eq!(std::fs::read_dir(world.folder.join("kubelet/logs")).unwrap().count(), 0);
 }
 
-/// Ways to run pods that are not there are not replaced by a plain one.
+/// Unknown runtime handlers are refused, and not replaced by the default one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn isolation_that_is_not_there_is_refused() {
     let world = World::new().await;
@@ -120,7 +120,7 @@ async fn isolation_that_is_not_there_is_refused() {
     assert!(world.embedded.list_pod_sandboxes().await.unwrap().is_empty());
 }
 
-/// `hostUsers: false`: each such pod has ids of its own, which a restart of the kubelet does not change.
+/// `hostUsers: false`: each such pod has its own id range, which a restart of the kubelet does not change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_with_a_user_namespace_of_their_own() {
     let mut world = World::new().await;

@@ -1,4 +1,4 @@
-//! What containers see of mounts below their volumes, and of /proc.
+//! Mounts below a container's volumes, and /proc, as the container sees them.
 
 use serde_json::json;
 
@@ -8,7 +8,7 @@ use crate::world::World;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mounts_below_a_volume_are_read_only_where_that_is_asked_for() {
     let world = World::new().await;
-    // The world unmounts what is below its folder at its end.
+    // At its end, the world unmounts everything below its folder.
     let below = world.folder.join("tree/below");
     std::fs::create_dir_all(&below).unwrap();
     let mounted = std::process::Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&below).status();
@@ -45,8 +45,8 @@ async fn mounts_below_a_volume_are_read_only_where_that_is_asked_for() {
     assert_eq!(modes.collect::<Vec<_>>(), ["Disabled", "Enabled", "Enabled"]);
 }
 
-/// KEP-4265: the kernel lets a container nested in this one have a /proc of its own only if nothing of this one's is
-/// covered.
+/// KEP-4265: the kernel lets a container nested in this one mount a /proc of its own only if nothing covers parts
+/// of this one's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unmasked_proc_is_not_covered() {
     let world = World::new().await;

@@ -1,4 +1,4 @@
-//! Pods that are resized while they run, and what their cgroups say then.
+//! Pods that are resized while they run, and the limits in their cgroups.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ fn requirements(value: &Value) -> ResourceRequirements {
     serde_json::from_value(value.clone()).unwrap()
 }
 
-/// CPU quota in microseconds and memory limit in bytes of the world's cgroup whose path ends so.
+/// Returns the CPU quota in microseconds and the memory limit in bytes of the cgroup whose path has this suffix.
 fn limits(world: &World, suffix: &str) -> (String, String) {
     let read = |names: [&str; 2]| {
         let [v1, v2] = names.map(|name| format!("*{}*{suffix}/{name}", world.options.cgroup_root));
@@ -25,7 +25,7 @@ fn limits(world: &World, suffix: &str) -> (String, String) {
     (read(["cpu.cfs_quota_us", "cpu.max"]), read(["memory.limit_in_bytes", "memory.max"]))
 }
 
-/// KEP-1287: an init container that runs to its end is resized while it runs, and not begun anew.
+/// KEP-1287: an init container is resized while it runs, and is not restarted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_init_container_is_resized_while_it_runs() {
     let world = World::new().await;
@@ -72,7 +72,7 @@ async fn an_init_container_is_resized_while_it_runs() {
     world.until("the main container", "slow", |w| w.container("slow", "main").ready).await;
 }
 
-/// KEP-5419: the pod's own cgroup follows, and its status says what it has.
+/// KEP-5419: the pod's own cgroup is resized, and its status shows the actual resources.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_pod_is_resized_as_a_whole() {
     let world = World::new().await;

@@ -1,4 +1,4 @@
-//! A node of its own: fake API server, real runtime, real volumes, images built of the host's busybox.
+//! A test node: fake API server, real runtime, real volumes, images made from the host's busybox.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Gives addresses and connects nothing.
+/// A network that allocates addresses and connects nothing.
 struct NoNetwork;
 
 #[async_trait]
@@ -77,7 +77,7 @@ impl World {
         Self::with_handlers(Vec::new()).await
     }
 
-    /// With handlers of RuntimeClasses beside the default one.
+    /// Creates a world with handlers for RuntimeClasses beside the default one.
     pub async fn with_handlers(handlers: Vec<OciHandler>) -> Self {
         // SAFETY: plain system call.
         assert_eq!(unsafe { libc::geteuid() }, 0, "these tests need root");
@@ -146,7 +146,7 @@ impl World {
         self.running = Some(tokio::spawn(Kubelet::new(config, with, stop).run()));
     }
 
-    /// A new server over what the old one left.
+    /// Starts a new server with the state of the old one.
     pub async fn restart(&mut self) {
         self.stop.cancel();
         self.running.take().unwrap().await.unwrap().unwrap();
@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    /// A container's log without times and tags.
+    /// Returns a container's log without times and tags.
     pub fn log(&self, pod: &str, container: &str, number: u32) -> String {
         let path =
             self.folder.join(format!("kubelet/logs/default_{pod}_uid-of-{pod}/{container}/{number}.log"));
@@ -228,7 +228,7 @@ impl Drop for World {
     }
 }
 
-/// The example program that cargo builds along with the tests.
+/// Returns the path of the example program that cargo builds along with the tests.
 fn shim() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let path = test.parent().unwrap().parent().unwrap().join("examples/pod_shim");
