@@ -1,4 +1,4 @@
-//! Whether a pod bound to this node may run here: resources, host ports, node selection, taints.
+//! Admission of a pod that is bound to this node: resources, host ports, node selection, taints.
 //!
 //! Source: the behaviour of upstream's kubelet admission and of the scheduler plugins it shares.
 
@@ -14,14 +14,14 @@ use crate::pod;
 use crate::pod_network::PortMapping;
 use crate::resources::{Amounts, amounts, max, pod_requests};
 
-/// What the pod's status then shows.
+/// The reason and message in the status of a rejected pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
     pub reason: String,
     pub message: String,
 }
 
-/// What the pods already here take.
+/// The resources and host ports that the pods on this node use.
 #[derive(Debug, Clone, Default)]
 pub struct Taken {
     pods: BTreeMap<String, (Amounts, Vec<PortMapping>)>,
@@ -32,7 +32,7 @@ impl Taken {
         self.pods.insert(pod.uid().to_owned(), (pod_requests(pod), host_ports(pod)));
     }
 
-    /// Counts a pod that is about to change: what it has and what it will have, whichever is more.
+    /// Counts a pod that is about to be resized, by the larger of its current and its new amount of each resource.
     pub fn grow(&mut self, pod: &Pod) {
         let had = self.pods.get(pod.uid()).map(|(amounts, _)| amounts.clone()).unwrap_or_default();
         self.add(pod);
@@ -45,7 +45,7 @@ impl Taken {
         self.pods.remove(uid);
     }
 
-    /// The sum over all pods.
+    /// Returns the sum over all pods.
     pub fn amounts(&self) -> Amounts {
         let mut sum = Amounts::new();
         for (name, n) in self.pods.values().flat_map(|(amounts, _)| amounts) {
@@ -67,7 +67,7 @@ fn predicate(name: &str, what: &str) -> Option<Rejection> {
     Some(Rejection { reason: name.to_owned(), message: format!("Predicate {name} failed: {what}") })
 }
 
-/// Why the pod cannot run on the node; `None` if it can.
+/// Returns why the pod cannot run on the node; `None` if it can.
 pub fn rejection(pod: &Pod, node: &Node, taken: &Taken) -> Option<Rejection> {
     os_mismatch(pod, node)
         .or_else(|| groups_policy(pod, node))
@@ -102,12 +102,12 @@ pub fn rejection(pod: &Pod, node: &Node, taken: &Taken) -> Option<Rejection> {
         })
 }
 
-/// Why the pod's resize does not fit, and whether it never will: then the node is too small for the pod alone.
+/// Returns why a resize does not fit, and whether it is infeasible: then the node is too small for the pod alone.
 ///
-/// Source: a resize passes the admission of new pods, without the pod as it is; whatever is in its way defers it. That
-/// what the node does not have at all is infeasible, with this message, is what kubelets did up to 1.35 and what users
-/// know. Upstream's 1.37 leaves it to the admission plugin PodResizeValidator, which may be off, or have seen the node
-/// when it was larger; its kubelet then says Deferred.
+/// Source: a resize passes the admission of new pods, without counting the pod's current resources; any rejection
+/// defers it. A resize beyond the whole node's capacity is infeasible, with this message, as in kubelets up to
+/// 1.35, which users know. Upstream's 1.37 leaves this to the admission plugin PodResizeValidator, which may be
+/// off, or may have seen the node when it was larger; its kubelet then reports Deferred.
 pub fn resize_rejection(pod: &Pod, node: &Node, taken: &Taken) -> Option<(bool, Rejection)> {
     let capacity = amounts(node.status.as_ref().and_then(|s| s.allocatable.as_ref()));
     let requests = pod_requests(pod);
@@ -153,7 +153,7 @@ fn lacking_feature(pod: &Pod, node: &Node) -> Option<Rejection> {
     })
 }
 
-/// A runtime that knows no policy merges the image's groups in.
+/// A runtime without supplementalGroupsPolicy merges the image's groups in.
 fn groups_policy(pod: &Pod, node: &Node) -> Option<Rejection> {
     let policy = pod::spec(pod).security_context.as_ref()?.supplemental_groups_policy.as_deref()?;
     let features = node.status.as_ref().and_then(|s| s.features.as_ref());
@@ -178,7 +178,7 @@ fn lacking_resource(pod: &Pod, node: &Node, taken: &Taken) -> Option<Rejection> 
         return Some(lacks("pods", 1, used_pods, pods));
     }
     for (name, requested) in pod_requests(pod) {
-        // What the node does not list at all is somebody else's to count.
+        // Resources that the node does not list are counted by other components.
         let Some(capacity) = capacity.get(&name).copied() else { continue };
         let used = used.get(&name).copied().unwrap_or(0);
         if requested > 0 && requested > capacity.saturating_sub(used) {

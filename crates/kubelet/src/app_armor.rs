@@ -1,4 +1,4 @@
-//! AppArmor profiles that a pod names: which one a container gets, and whether this node can apply it.
+//! AppArmor profiles in a pod's spec: the profile of each container, and whether this node can apply it.
 //!
 //! Source: `k8s.io/kubernetes/pkg/security/apparmor`, KEP-24.
 
@@ -8,11 +8,11 @@ use crate::host_security::HostSecurity;
 use crate::pod;
 use crate::runtime::{AppArmorProfile, RuntimeFeatures};
 
-/// Of the old form, an annotation for each container; the container's name follows.
+/// The prefix of the old form, an annotation for each container; the container's name follows.
 const ANNOTATION_PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";
 const UNCONFINED: &str = "unconfined";
 
-/// The profile of a container; `None` if neither it nor its pod names one.
+/// Returns the profile of a container; `None` if neither it nor its pod sets one.
 pub fn profile(pod: &Pod, container: &Container) -> Result<Option<AppArmorProfile>, String> {
     if let Some(own) = container.security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref()) {
         return from_field(own).map(Some);
@@ -46,7 +46,7 @@ fn from_annotation(text: &str) -> Option<AppArmorProfile> {
     }
 }
 
-/// Whether anything but `Unconfined` is asked for anywhere.
+/// Whether any profile but `Unconfined` is set.
 fn is_required(pod: &Pod) -> bool {
     let of_pod = pod::spec(pod).security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref());
     let of_containers = pod::security_contexts(pod).filter_map(|s| s.app_armor_profile.as_ref());
@@ -55,7 +55,7 @@ fn is_required(pod: &Pod) -> bool {
         || annotations.into_iter().any(|(key, text)| key.starts_with(ANNOTATION_PREFIX) && text != UNCONFINED)
 }
 
-/// Why the pod's profiles cannot be enforced here.
+/// Returns why the pod's profiles cannot be enforced on this node.
 pub fn unenforceable(pod: &Pod, host: HostSecurity, features: &RuntimeFeatures) -> Option<String> {
     if !is_required(pod) {
         return None;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// The first wait, and the longest, of container restarts and image pulls.
+/// The first and the longest pause of container restarts and image pulls.
 pub const INITIAL: Duration = Duration::from_secs(10);
 pub const MAX: Duration = Duration::from_secs(300);
 
@@ -17,7 +17,7 @@ struct Entry {
     last_update: Timestamp,
 }
 
-/// Waits that double with every failure. A key that was quiet for twice the longest wait starts over.
+/// Pauses that double with every failure. A key without failures for twice the longest pause starts over.
 #[derive(Debug, Clone)]
 pub struct BackOff {
     initial: Duration,
@@ -44,37 +44,38 @@ impl BackOff {
         since(event, entry.last_update) > self.max * 2
     }
 
-    /// The current wait of a key; zero if it has none.
+    /// Returns the current pause of a key; zero if it has none.
     pub fn get(&self, key: &str) -> Duration {
         self.entries.get(key).map_or(Duration::ZERO, |entry| entry.back_off)
     }
 
-    /// Notes a failure: the wait doubles, or starts over if the last failure is long before `event`.
+    /// Records a failure: the pause doubles, or starts over if the last failure was long before `event`.
     pub fn next(&mut self, key: &str, event: Timestamp, now: Timestamp) {
         let back_off = match self.entries.get(key) {
             Some(entry) if !self.expired(entry, event) => (entry.back_off * 2).min(self.max),
             _ => self.initial,
         };
         self.entries.insert(key.to_owned(), Entry { back_off, last_update: now });
-        // Of those that are older nobody waits: an end that counts is up to twice the longest wait after the failure.
+        // Older entries are not needed: an end that counts is at most twice the longest pause after the failure.
         self.entries.retain(|_, entry| since(now, entry.last_update) <= self.max * 3);
     }
 
-    /// Until when to wait, counted from `event` (the end of the container); `None` if there is no need.
+    /// Returns until when to wait, counted from `event` (the end of the container); `None` if the pause has
+    /// passed.
     pub fn wait_since(&self, key: &str, event: Timestamp, now: Timestamp) -> Option<Timestamp> {
         let entry = self.entries.get(key).filter(|entry| !self.expired(entry, event))?;
         let until = event.checked_add(entry.back_off).ok()?;
         (now < until).then_some(until)
     }
 
-    /// The same counted from the failure last noted.
+    /// Returns the same, counted from the last recorded failure.
     pub fn wait_since_update(&self, key: &str, now: Timestamp) -> Option<Timestamp> {
         let entry = self.entries.get(key).filter(|entry| !self.expired(entry, now))?;
         let until = entry.last_update.checked_add(entry.back_off).ok()?;
         (now < until).then_some(until)
     }
 
-    /// Forgets keys with this beginning.
+    /// Forgets the keys with this prefix.
     pub fn forget(&mut self, prefix: &str) {
         self.entries.retain(|key, _| !key.starts_with(prefix));
     }
@@ -100,7 +101,7 @@ mod tests {
             assert_eq!(back_off.wait_since("a", at(now), at(now + expected as i64)), None);
             now += expected as i64;
         }
-        // Ran for eleven minutes, then died.
+        // It ran for eleven minutes, then failed.
         now += 660;
         assert_eq!(back_off.wait_since("a", at(now), at(now)), None);
         back_off.next("a", at(now), at(now));
@@ -108,7 +109,7 @@ mod tests {
         assert_eq!(back_off.entries.len(), 1);
         back_off.next("b", at(now), at(now));
         back_off.next("c", at(now + 900), at(now + 900));
-        assert_eq!(back_off.entries.len(), 3, "what may still have somebody wait");
+        assert_eq!(back_off.entries.len(), 3, "entries that may still be waited for");
         back_off.next("c", at(now + 901), at(now + 901));
         assert_eq!(back_off.entries.keys().collect::<Vec<_>>(), ["c"]);
         assert_eq!(back_off.get("c").as_secs(), 20);

@@ -1,4 +1,4 @@
-//! What to do next for a pod: a pure function of its spec, the runtime's state and the probes' results.
+//! The next actions for a pod: a pure function of its spec, the runtime's state and the probes' results.
 //!
 //! Source: the behaviour of upstream's kuberuntime `computePodActions`; KEP-753 for sidecars.
 
@@ -9,11 +9,11 @@ use crate::pod;
 use crate::probes::{ProbeResult, ProbeResults};
 use crate::runtime::{ContainerState, ContainerStatus, PodRuntimeStatus, SandboxState};
 
-/// Why a container is killed: decides about the grace period.
+/// Why a container is killed; the grace period depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KillReason {
     Unknown,
-    /// It gets other resources by a restart.
+    /// The container gets its new resources by a restart.
     Resize,
     StartupProbe,
     LivenessProbe,
@@ -24,22 +24,22 @@ pub enum KillReason {
 pub struct ContainerToKill {
     pub id: String,
     pub name: String,
-    /// For the Killing event.
+    /// The message of the Killing event.
     pub message: String,
     pub reason: KillReason,
-    /// Whether another one follows for the resources that the pod was given, however this one ends.
+    /// Whether another container replaces this one for a resize, however this one ends.
     pub replaced: bool,
 }
 
-/// The next steps. Containers are given by their place in the pod's lists, in the order to start them.
+/// The next actions. Containers are given by their index in the pod's lists, in the order of their start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodActions {
-    /// Stop all containers and the sandbox; a new sandbox may follow.
+    /// Whether to stop all containers and the sandbox; a new sandbox may follow.
     pub kill_pod: bool,
     pub create_sandbox: bool,
-    /// The newest sandbox there is, or empty.
+    /// The id of the newest sandbox, or empty.
     pub sandbox_id: String,
-    /// The number of the sandbox to use or make.
+    /// The attempt number of the sandbox to use or create.
     pub attempt: u32,
     pub init_containers_to_start: Vec<usize>,
     pub containers_to_start: Vec<usize>,
@@ -48,7 +48,7 @@ pub struct PodActions {
 }
 
 impl PodActions {
-    /// Whether the world is as it should be.
+    /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         !self.kill_pod
             && !self.create_sandbox
@@ -63,7 +63,7 @@ impl PodActions {
         self.containers_to_kill.push(ContainerToKill { id, name, message, reason, replaced });
     }
 
-    /// Starts no container of this name.
+    /// Removes the start of the container of this name.
     pub fn leave_out(&mut self, pod: &Pod, name: &str) {
         let other = |list: &[Container], at: usize| list.get(at).is_some_and(|c| c.name != name);
         self.init_containers_to_start.retain(|at| other(pod::init_containers(pod), *at));
@@ -77,10 +77,11 @@ pub struct SandboxChange {
     pub changed: bool,
     pub attempt: u32,
     pub sandbox_id: String,
-    /// Empty unless changed; the PodReadyToStartContainers condition shows it.
+    /// Empty unless a new sandbox is needed; shown in the PodReadyToStartContainers condition.
     pub message: &'static str,
 }
 
+/// Decides whether the pod needs a new sandbox.
 pub fn sandbox_change(pod: &Pod, runtime: &PodRuntimeStatus) -> SandboxChange {
     let Some(newest) = runtime.sandboxes.first() else {
         let message = "no pod sandbox exists";
@@ -107,19 +108,19 @@ pub fn sandbox_change(pod: &Pod, runtime: &PodRuntimeStatus) -> SandboxChange {
     }
 }
 
-/// The newest container of this name.
+/// Returns the newest container of this name.
 pub fn newest<'a>(runtime: &'a PodRuntimeStatus, name: &str) -> Option<&'a ContainerStatus> {
     runtime.containers.iter().find(|c| c.name == name)
 }
 
-/// The newest container of this name in the current sandbox.
+/// Returns the newest container of this name in the current sandbox.
 fn active<'a>(runtime: &'a PodRuntimeStatus, name: &str) -> Option<&'a ContainerStatus> {
     let sandbox = runtime.sandboxes.first()?;
     let ready = sandbox.state == SandboxState::Ready;
     runtime.containers.iter().find(|c| ready && c.name == name && c.sandbox_id == sandbox.id)
 }
 
-/// Whether a main container has been started in the current sandbox: then initialisation is over for good.
+/// Whether a main container was started in the current sandbox: then initialization is complete for good.
 pub fn has_initialized(pod: &Pod, runtime: &PodRuntimeStatus) -> bool {
     pod::spec(pod).containers.iter().any(|c| {
         active(runtime, &c.name)
@@ -127,12 +128,12 @@ pub fn has_initialized(pod: &Pod, runtime: &PodRuntimeStatus) -> bool {
     })
 }
 
-/// Whether a main container was ever made, in whatever sandbox.
+/// Whether a main container was ever created, in any sandbox.
 pub fn any_main_container_created(pod: &Pod, runtime: &PodRuntimeStatus) -> bool {
     pod::spec(pod).containers.iter().any(|c| newest(runtime, &c.name).is_some())
 }
 
-/// Whether a container that does not run is to be started (again).
+/// Whether a container that does not run is to be started or restarted.
 pub fn should_be_restarted(container: &Container, pod: &Pod, runtime: &PodRuntimeStatus) -> bool {
     if pod.metadata.deletion_timestamp.is_some() {
         return false;
@@ -155,11 +156,12 @@ fn definition_changed(container: &Container, status: &ContainerStatus) -> bool {
     hash.is_some_and(|hash| *hash != labels::container_hash(container))
 }
 
-/// What is said of a container that is started anew for other resources.
+/// Returns the message of the Killing event of a container that is restarted for a resize.
 fn resized(name: &str) -> String {
     format!("Container {name} resize requires restart")
 }
 
+/// Computes the next actions for a pod.
 pub fn compute_actions(pod: &Pod, runtime: &PodRuntimeStatus, probes: &ProbeResults) -> PodActions {
     let change = sandbox_change(pod, runtime);
     let mut actions = PodActions {
@@ -192,18 +194,19 @@ pub fn compute_actions(pod: &Pod, runtime: &PodRuntimeStatus, probes: &ProbeResu
     actions
 }
 
-/// Whether the pod has lost its sandbox and gets no other one, so that nothing of it starts again.
+/// Whether the pod has lost its sandbox and gets no other one, so that none of its containers starts again.
 pub fn ends_without_sandbox(pod: &Pod, runtime: &PodRuntimeStatus) -> bool {
     let change = sandbox_change(pod, runtime);
     change.changed && is_not_restarted(pod, runtime, change.attempt)
 }
 
-/// Whether a pod that needs this sandbox does not get it.
+/// Whether the pod would need this sandbox but is not restarted.
 fn is_not_restarted(pod: &Pod, runtime: &PodRuntimeStatus, attempt: u32) -> bool {
     pod::restart_policy(pod) == "Never" && attempt != 0 && !runtime.containers.is_empty()
 }
 
-/// With a new sandbox everything starts from the beginning, except what has done its work for good.
+/// Computes the actions with a new sandbox: all containers start from the beginning, except those that have
+/// succeeded for good.
 fn actions_for_new_sandbox(pod: &Pod, runtime: &PodRuntimeStatus, actions: &mut PodActions) {
     if is_not_restarted(pod, runtime, actions.attempt) {
         actions.create_sandbox = false;
@@ -231,7 +234,7 @@ fn actions_for_new_sandbox(pod: &Pod, runtime: &PodRuntimeStatus, actions: &mut 
     }
 }
 
-/// Returns whether the container runs and stays as it is.
+/// Computes the actions for a main container. Returns whether it runs and is left unchanged.
 fn main_container_actions(
     pod: &Pod,
     at: usize,
@@ -271,8 +274,8 @@ fn main_container_actions(
     false
 }
 
-/// Finds the next init container to start, and sidecars to start again. Returns whether all are done (or, for
-/// sidecars, started). Looks from the last one backwards, as those before may be gone from the runtime.
+/// Finds the next init container to start, and sidecars to restart. Returns whether all have succeeded (or, for
+/// sidecars, started). Iterates backwards, as earlier containers may have been removed from the runtime.
 fn init_container_actions(
     pod: &Pod,
     runtime: &PodRuntimeStatus,
@@ -284,7 +287,7 @@ fn init_container_actions(
         return true;
     }
     let mut initialized = has_initialized(pod, runtime);
-    // Whether the one after this has been there already.
+    // Whether a later init container has run already.
     let mut passed = initialized;
     let last = containers.len() - 1;
     for (at, container) in containers.iter().enumerate().rev() {
@@ -338,7 +341,7 @@ fn init_container_actions(
     initialized
 }
 
-/// Returns whether the sidecar has started, so that what comes after it may start.
+/// Computes the actions for a running sidecar. Returns whether it has started, so that later containers may start.
 fn running_sidecar(
     container: &Container,
     at: usize,

@@ -1,4 +1,4 @@
-//! What is to be done, for pods in all their states.
+//! The computed actions for pods in all states.
 
 use knarr_api::kind::Kind;
 use serde_json::{Value, json};
@@ -22,7 +22,8 @@ fn sidecar(name: &str) -> Value {
     json!({"name": name, "image": "i", "restartPolicy": "Always"})
 }
 
-/// `name` runs, `name=0` has ended with 0, `name!` was only created; the first of a name is the newest.
+/// Parses containers: `name` runs, `name=0` has ended with 0, `name!` was only created; the first of a name is the
+/// newest.
 fn containers(pod: &Pod, list: &[&str]) -> Vec<ContainerStatus> {
     let total = list.len();
     let each = list.iter().enumerate().map(|(at, text)| {
@@ -84,7 +85,7 @@ fn ready(pod: &Pod, list: &[&str]) -> PodRuntimeStatus {
     }
 }
 
-/// The actions in one line: `kill`, `sandbox N`, `init …`, `start …`, `stop …`.
+/// Formats the actions in one line: `kill`, `sandbox N`, `init …`, `start …`, `stop …`.
 fn text(pod: &Pod, actions: &PodActions) -> String {
     let name = |list: &[Container], at: &usize| list[*at].name.clone();
     let mut words = Vec::new();
@@ -121,7 +122,7 @@ fn main_containers_by_restart_policy() {
         ("Never", &["a", "b=1"], ""),
         ("Never", &["a=0", "b=1"], "kill"),
         ("Never", &["a=0"], "start b"),
-        // Only the newest of a name counts.
+        // Only the newest container of a name counts.
         ("OnFailure", &["a=0", "b=0", "b=1", "a=1"], "kill"),
         ("Always", &["a", "b", "a=1", "b=1"], ""),
     ];
@@ -143,7 +144,7 @@ fn init_containers_go_one_after_the_other() {
         ("OnFailure", &["i1=1"], "init i1"),
         ("Always", &["i2", "i1=0"], ""),
         ("Always", &["i2=0", "i1=0"], "start a"),
-        // The first one may be gone from the runtime.
+        // The first one may be missing in the runtime.
         ("Always", &["i2=0"], "start a"),
         ("Always", &["a", "i2=0", "i1=0"], ""),
         ("Never", &["a=0", "i2=0"], "kill"),
@@ -164,7 +165,7 @@ fn sidecars_start_in_order_and_are_started_again() {
         ("Always", &["s2", "i=0", "s1"], "start a"),
         ("Always", &["a", "s2", "i=0", "s1=1"], "init s1"),
         ("Always", &["a", "s2"], "init s1"),
-        // With nothing to do for the main container the sidecars go.
+        // The sidecars are killed when the main container has nothing more to do.
         ("Never", &["a=0", "s2", "i=0", "s1"], "kill"),
         ("OnFailure", &["a=1", "s2=0", "i=0", "s1"], "init s2, start a"),
     ];
@@ -245,7 +246,7 @@ fn sandboxes() {
     assert_eq!(run(&on_failure, &state(vec![dead()], &on_failure, &["a=0", "b=0"])), "kill");
     let init = pod("Always", named(&["i"]), named(&["a"]));
     assert_eq!(run(&init, &state(vec![dead()], &init, &["a=137", "i=0"])), "kill, sandbox 1, init i");
-    // What ran in the old sandbox does not count as initialised in the new one.
+    // Containers in the old sandbox do not count as initialized in the new one.
     let new = vec![sandbox("s1", 1, SandboxState::Ready), dead()];
     assert_eq!(run(&init, &state(new, &init, &["a=137", "i=0"])), "init i");
 }
@@ -279,18 +280,18 @@ fn what_is_to_be_replaced_is_stopped_and_started_by_the_same_actions() {
     };
     assert_eq!(left_out(actions.clone(), "a"), "stop a");
     assert_eq!(left_out(actions, "b"), "stop a, start a");
-    // Stopped, and however it ended.
+    // The container was stopped, and counts as replaced however it ended.
     for ended in ["a=0", "a=137"] {
         assert_eq!(run(&pod, &replaced(&["b", ended, "side"], &["id-a-2"])), "start a");
     }
-    // Over of itself; with nothing else to do the pod is, too.
+    // The container ended of itself; then it is not replaced, and the pod ends when nothing else runs.
     assert_eq!(run(&pod, &replaced(&["b", "a=0", "side"], &[])), "");
     assert_eq!(run(&pod, &replaced(&["b=0", "a=0", "side"], &["id-a-2"])), "start a");
-    // An older one of the name is not of interest.
+    // An older container of the name does not count.
     assert_eq!(run(&pod, &replaced(&["b", "a", "a=0", "side"], &["id-a-2"])), "");
 }
 
-/// Only what starts again at once is on record as followed by another one.
+/// Only a container that is started again at once is recorded as replaced.
 #[test]
 fn what_is_killed_for_another_reason_may_be_followed_for_its_resources() {
     for (policy, expected) in [("Always", true), ("OnFailure", true), ("Never", false)] {

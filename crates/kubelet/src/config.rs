@@ -1,4 +1,4 @@
-//! What a kubelet is told at its start, and where it keeps things.
+//! The settings of a kubelet, and the paths of its files.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use crate::node_status::{Enforce, Reserved, lease};
 use crate::pulled_images::VerificationPolicy;
 use crate::sysctls::SysctlPattern;
 
-/// Processes and threads per pod, far more than pods need. Upstream has no limit unless one is configured: a pod could
-/// use up the process ids of the node.
+/// The default limit of processes and threads per pod, far above what pods need. Upstream has no limit unless one
+/// is configured: a pod could use up the process ids of the node.
 pub const DEFAULT_POD_PIDS: i64 = 4096;
 
 /// Settings of one node. Field names follow KubeletConfiguration where it has them.
@@ -19,34 +19,34 @@ pub struct Config {
     pub node_name: String,
     /// The node's addresses, the primary one first; at least one.
     pub node_ips: Vec<IpAddr>,
-    /// Everything of the kubelet lives below.
+    /// The parent folder of all the kubelet's files.
     pub data_dir: PathBuf,
     /// Nameservers for pods with `dnsPolicy: ClusterFirst`; empty means that there is no cluster DNS.
     pub cluster_dns: Vec<IpAddr>,
     pub cluster_domain: String,
-    /// The host's resolver configuration.
+    /// The path of the host's resolver configuration.
     pub resolv_conf: PathBuf,
     pub max_pods: u32,
-    /// Processes and threads per pod; 0 or less is unlimited.
+    /// The limit of processes and threads per pod; 0 or less means no limit.
     pub pod_pids_limit: i64,
-    /// Kept for Kubernetes' own processes, and for the system's: pods do not get it.
+    /// Resources that are reserved for Kubernetes' own processes and for the system's: pods do not get them.
     pub kube_reserved: Reserved,
     pub system_reserved: Reserved,
-    /// What all pods together are limited to.
+    /// Whether all pods together are limited.
     pub enforce_node_allocatable: Enforce,
-    /// The cgroup below which pods live, such as `/kubepods`.
+    /// The cgroup above all pods, such as `/kubepods`.
     pub cgroup_root: String,
     pub container_log_max_size: u64,
     pub container_log_max_files: u32,
-    /// Give containers the environment variables of the `kubernetes` service in this namespace, as upstream.
+    /// The namespace whose `kubernetes` service is added to the environment of containers, as in upstream.
     pub master_service_namespace: String,
-    /// Pull images one at a time.
+    /// Whether images are pulled one at a time.
     pub serialize_image_pulls: bool,
-    /// What pods may set beside the safe sysctls.
+    /// The sysctls that pods may set beside the safe ones.
     pub allowed_unsafe_sysctls: Vec<SysctlPattern>,
-    /// Containers that name no seccomp profile get the runtime's default one.
+    /// Whether containers without a seccomp profile get the runtime's default one.
     pub seccomp_default: bool,
-    /// When pods have to show credentials for images that are here.
+    /// When pods have to present credentials for images that are on the node.
     pub image_verification: VerificationPolicy,
 }
 
@@ -79,7 +79,8 @@ impl Config {
         PodDirs { root: self.data_dir.clone() }
     }
 
-    /// What `/configz` shows: these settings as a KubeletConfiguration (kubelet.config.k8s.io/v1beta1).
+    /// Returns the content of `/configz`: these settings as a KubeletConfiguration
+    /// (kubelet.config.k8s.io/v1beta1).
     pub fn configz(&self) -> Value {
         let allowed_unsafe_sysctls: Vec<String> =
             self.allowed_unsafe_sysctls.iter().map(ToString::to_string).collect();
@@ -102,7 +103,7 @@ impl Config {
             "seccompDefault": self.seccomp_default,
             "imagePullCredentialsVerificationPolicy": self.image_verification.name().to_string(),
             "preloadedImagesVerificationAllowlist": self.image_verification.allowlist(),
-            // What is so whatever the settings are; checks of managed clusters read it.
+            // These values do not depend on the settings; checks of managed clusters read them.
             "authentication": {
                 "anonymous": {"enabled": false},
                 "webhook": {"enabled": true, "cacheTTL": "2m0s"},
@@ -126,20 +127,20 @@ impl Config {
         }})
     }
 
-    /// `10.0.0.1,fd00::1`, the node's addresses as the API shows them.
+    /// Returns the node's addresses as in the API, such as `10.0.0.1` and `fd00::1`.
     pub fn host_ips(&self) -> Vec<String> {
         self.node_ips.iter().map(IpAddr::to_string).collect()
     }
 }
 
-/// `10Mi`: bytes in the largest unit that leaves no rest.
+/// Formats bytes in the largest unit without a remainder, such as `10Mi`.
 fn binary_quantity(bytes: u64) -> String {
     let units = [(1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")];
     let fits = units.iter().find(|(size, _)| bytes >= *size && bytes.is_multiple_of(*size));
     fits.map_or_else(|| bytes.to_string(), |(size, unit)| format!("{}{unit}", bytes / size))
 }
 
-/// Where the files of pods lie.
+/// The paths of the pods' files.
 ///
 /// ```text
 /// DIR/pods/<uid>/etc-hosts
@@ -174,7 +175,7 @@ impl PodDirs {
         self.pod_dir(uid).join("volumes")
     }
 
-    /// `plugin` without its group, such as `empty-dir`.
+    /// Returns the folder of a volume; `plugin` has no group, such as `empty-dir`.
     pub fn volume_dir(&self, uid: &str, plugin: &str, volume: &str) -> PathBuf {
         self.volumes_dir(uid).join(format!("kubernetes.io~{plugin}")).join(volume)
     }

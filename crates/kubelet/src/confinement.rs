@@ -1,4 +1,4 @@
-//! What of a pod's confinement this node can see to; a pod that asks for more is rejected.
+//! Whether this node can enforce a pod's confinement; a pod that requires more is rejected.
 
 use k8s_openapi::api::core::v1::Pod;
 
@@ -12,14 +12,14 @@ fn rejection(reason: &str, message: String) -> Rejection {
     Rejection { reason: reason.to_owned(), message }
 }
 
-/// The sysctl that the pod may not set.
+/// Returns the rejection of a pod that sets a sysctl that is not allowed.
 pub fn forbidden_sysctl(pod: &Pod, allowed: &SysctlAllowlist) -> Option<Rejection> {
     allowed.forbidden(pod).map(|why| rejection("SysctlForbidden", format!("forbidden sysctl: {why}")))
 }
 
-/// The profile or label that nobody would enforce.
+/// Returns the rejection of a pod whose AppArmor profile or SELinux label this node cannot enforce.
 pub fn unenforceable(pod: &Pod, host: HostSecurity, features: &RuntimeFeatures) -> Option<Rejection> {
-    // What ran once was judged then.
+    // A pod that has run here was checked before.
     if !matches!(pod::phase(pod), "" | "Pending") {
         return None;
     }

@@ -1,11 +1,11 @@
-//! Events about pods and their containers, as `kubectl describe pod` shows them.
+//! Events about pods and their containers, as shown by `kubectl describe pod`.
 
 use k8s_openapi::api::core::v1::Pod;
 use knarr_client::events::{EventRecorder, EventType, reference};
 
 use crate::pod::ContainerKind;
 
-/// The recorder of this node.
+/// Emits the events of this node's pods.
 #[derive(Clone)]
 pub struct Events(EventRecorder);
 
@@ -26,12 +26,12 @@ impl Events {
         self.0.event(pod, EventType::Warning, reason, message);
     }
 
-    /// Of one container: events name its field.
+    /// Returns the emitter for one container: its events refer to the container's field.
     pub fn of<'a>(&'a self, pod: &'a Pod, kind: ContainerKind, container: &'a str) -> ContainerEvents<'a> {
         ContainerEvents { events: self, pod, container: Some((kind, container)) }
     }
 
-    /// Of the pod as a whole, where a container's are wanted.
+    /// Returns the emitter for the pod as a whole, where one of a container is expected.
     pub fn of_pod<'a>(&'a self, pod: &'a Pod) -> ContainerEvents<'a> {
         ContainerEvents { events: self, pod, container: None }
     }

@@ -1,4 +1,4 @@
-//! The kubelet's own folders: below them lie what pods know and write, and nobody but root looks in.
+//! The kubelet's folders: they contain the data of pods, and only root may access them.
 
 use std::fs::{DirBuilder, Permissions};
 use std::io;
@@ -7,16 +7,16 @@ use std::path::Path;
 
 use crate::config::PodDirs;
 
-/// Upstream's: secrets are readable files in readable folders, so that containers of any user can read them.
+/// Upstream's mode: secrets are readable files in readable folders, so that containers of any user can read them.
 const MODE: u32 = 0o750;
 
-/// Makes a folder, and those above it that are missing, closed to others.
+/// Creates a folder and its missing parents, without access for others.
 pub fn make(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(MODE).create(dir)
 }
 
-/// Makes the folders that pods' folders and logs are made in. What an earlier version left open is closed; the root may
-/// be a folder that others use as well, and keeps the mode that they gave it.
+/// Creates the parents of the pods' folders and logs. Folders that an earlier version left accessible are closed;
+/// the root may be a folder that others use as well, and keeps its mode.
 pub fn make_all(dirs: &PodDirs) -> io::Result<()> {
     make(dirs.root())?;
     for dir in [dirs.pods(), dirs.logs()] {
@@ -40,7 +40,7 @@ mod tests {
         let mode = |dir: &Path| std::fs::metadata(dir).unwrap().permissions().mode() & 0o7777;
         let open = |dir: &Path, mode| std::fs::set_permissions(dir, Permissions::from_mode(mode)).unwrap();
         make_all(&dirs).unwrap();
-        // A stricter umask may take more.
+        // A stricter umask may remove more bits.
         let closed = |dir: &Path| mode(dir) & !MODE == 0;
         assert!(closed(dirs.root()) && closed(&dirs.pods()) && closed(&dirs.logs()));
         for dir in [dirs.root().to_owned(), dirs.pods(), dirs.logs()] {

@@ -1,4 +1,4 @@
-//! Lifecycle hooks: what runs after a container's start and before its stop.
+//! Lifecycle hooks: postStart and preStop.
 
 use std::time::Duration;
 
@@ -8,10 +8,11 @@ use crate::http_get;
 use crate::pod;
 use crate::runtime::{ContainerRuntime, MAX_EXEC_OUTPUT};
 
-/// An HTTP hook that takes longer has failed; the grace period bounds a preStop hook besides.
+/// The time limit of an HTTP hook; a preStop hook is also limited by the grace period.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Runs the hook to its end. The error is for the container's state; events do not tell it, as it may hold secrets.
+/// Runs the hook to its end. The error is for the container's state; events do not contain it, as it may contain
+/// secrets.
 pub async fn run(
     runtime: &dyn ContainerRuntime,
     container_id: &str,
@@ -43,8 +44,8 @@ pub async fn run(
     }
     if let Some(action) = &handler.http_get {
         let path = action.path.as_deref().unwrap_or("");
-        let told = |error: String| format!("HTTP lifecycle hook ({path}) {} {error}", whose());
-        let mut request = http_get::request(action, container, pod_ip, "lifecycle").map_err(told)?;
+        let failed = |error: String| format!("HTTP lifecycle hook ({path}) {} {error}", whose());
+        let mut request = http_get::request(action, container, pod_ip, "lifecycle").map_err(failed)?;
         let mut sent = http_get::get(&request, HTTP_TIMEOUT).await;
         if sent.is_err() && request.tls {
             // Many hooks were written when the scheme was ignored.
@@ -52,8 +53,8 @@ pub async fn run(
             request.headers.remove(http::header::AUTHORIZATION);
             sent = http_get::get(&request, HTTP_TIMEOUT).await.or(sent);
         }
-        // Any answer will do.
-        return sent.map(drop).map_err(told);
+        // Any response counts as success.
+        return sent.map(drop).map_err(failed);
     }
     if let Some(sleep) = &handler.sleep {
         let seconds = u64::try_from(sleep.seconds).unwrap_or(0);

@@ -1,7 +1,7 @@
-//! Addresses of the host names that probes and hooks give.
+//! Resolves the host names in probes and hooks.
 //!
-//! The system's resolver takes a thread for as long as the name servers keep it waiting, and the names are the pods'. So
-//! a name is looked up once however many ask for it, few are at the same time, and the others wait without a thread.
+//! The system's resolver blocks a thread until the name servers answer, and pods choose the names. So concurrent
+//! lookups of one name share a query, few queries run at the same time, and the others wait without a thread.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Semaphore, watch};
 
-/// Names that are looked up at the same time, and names that wait besides.
+/// The number of concurrent lookups, and of names that may wait for one.
 const MAX_LOOKUPS: usize = 8;
 const MAX_WAITING: usize = 256;
 
@@ -28,7 +28,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl HostNames {
-    /// Asks the system's resolver.
+    /// Creates a resolver that uses the system's.
     pub fn of_the_system() -> Self {
         Self::new(|name| Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect()))
     }
@@ -38,7 +38,7 @@ impl HostNames {
         Self { lookup: Arc::new(lookup), turns, asked: Arc::default() }
     }
 
-    /// Where a host may be reached. One that is an address already is not looked up.
+    /// Returns the addresses of a host. An IP address is returned without a lookup.
     pub async fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
         let found = match host.parse::<IpAddr>() {
             Ok(ip) => vec![ip],
@@ -51,7 +51,7 @@ impl HostNames {
         let mut answer = {
             let mut asked = lock(&self.asked);
             match asked.get(name) {
-                // One whose task ended without a word is started anew.
+                // A lookup whose task has ended without an answer is started again.
                 Some(answer) if answer.has_changed().is_ok() => answer.clone(),
                 _ if asked.len() >= MAX_LOOKUPS + MAX_WAITING => {
                     return Err("too many host names are being looked up".to_owned());
@@ -74,12 +74,12 @@ impl HostNames {
         let (lookup, turns, asked) =
             (Arc::clone(&self.lookup), Arc::clone(&self.turns), Arc::clone(&self.asked));
         tokio::spawn(async move {
-            // The semaphore is never closed.
+            // Acquiring cannot fail: the semaphore is never closed.
             let _turn = turns.acquire().await;
             {
                 let mut asked = lock(&asked);
                 if found.receiver_count() <= 1 {
-                    // Nobody waits for it any more.
+                    // No caller waits for this name any more.
                     asked.remove(&name);
                     return;
                 }
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(names.addresses("::1", 80).await, Ok(vec!["[::1]:80".parse().unwrap()]));
         assert!(lock(&names.asked).is_empty());
         names.addresses("web.example", 80).await.unwrap();
-        assert_eq!(count.load(Ordering::Relaxed), 2, "answers are not kept");
+        assert_eq!(count.load(Ordering::Relaxed), 2, "answers are not cached");
     }
 
     #[tokio::test]

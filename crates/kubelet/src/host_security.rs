@@ -1,8 +1,8 @@
-//! Which security modules the host's kernel enforces.
+//! The security modules that the host's kernel enforces.
 
 use std::path::Path;
 
-/// Read once, when the kubelet starts: switching one on or off takes a reboot.
+/// Read once when the kubelet starts: enabling or disabling a module requires a reboot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HostSecurity {
     pub app_armor: bool,

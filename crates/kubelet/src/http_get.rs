@@ -16,10 +16,10 @@ use tokio::net::TcpStream;
 
 use crate::host_names::HostNames;
 
-/// What is read of an answer.
+/// The maximal length of a body that is read, in bytes.
 const MAX_BODY: usize = 10 << 10;
 
-/// A request as the pod's spec describes it.
+/// A request from the pod's spec.
 #[derive(Debug, Clone)]
 pub struct GetRequest {
     pub tls: bool,
@@ -36,7 +36,7 @@ pub struct GetAnswer {
     pub location: Option<String>,
 }
 
-/// A number, or the name of one of the container's ports.
+/// Returns the number of a port that is given as a number, or by the name of one of the container's ports.
 pub fn resolve_port(port: &IntOrString, container: &Container) -> Result<u16, String> {
     let number = match port {
         IntOrString::Int(number) => *number,
@@ -53,7 +53,7 @@ pub fn resolve_port(port: &IntOrString, container: &Container) -> Result<u16, St
     u16::try_from(number).ok().filter(|n| *n > 0).ok_or_else(|| format!("invalid port number: {number}"))
 }
 
-/// `purpose` is `probe` or `lifecycle`, for the user agent.
+/// Builds the request; `purpose` is `probe` or `lifecycle`, for the user agent.
 pub fn request(
     action: &HTTPGetAction,
     container: &Container,
@@ -76,7 +76,7 @@ pub fn request(
         None => {
             headers.insert(http::header::ACCEPT, HeaderValue::from_static("*/*"));
         }
-        // An empty one asks for none to be sent.
+        // An empty value means that the header is not sent.
         Some(value) if value.is_empty() => {
             headers.remove(http::header::ACCEPT);
         }
@@ -93,7 +93,7 @@ pub fn request(
 }
 
 impl GetRequest {
-    /// `host:port`, with brackets around an IPv6 address.
+    /// Returns `host:port`, with brackets around an IPv6 address.
     pub fn authority(&self) -> String {
         authority(&self.host, self.port)
     }
@@ -108,7 +108,7 @@ pub fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Sends the request. Texts of errors are close to Go's, as they end up in events.
+/// Sends the request. Error texts are close to Go's, as they appear in events.
 pub async fn get(request: &GetRequest, timeout: Duration) -> Result<GetAnswer, String> {
     let url = request.url();
     match tokio::time::timeout(timeout, exchange(request)).await {
@@ -131,7 +131,7 @@ async fn exchange(request: &GetRequest) -> Result<GetAnswer, String> {
     over(stream, request).await
 }
 
-/// A TCP connection; the error reads as Go's dialer writes it.
+/// Opens a TCP connection; the error has the text of Go's dialer.
 pub async fn connect(host: &str, port: u16) -> Result<TcpStream, String> {
     static NAMES: LazyLock<HostNames> = LazyLock::new(HostNames::of_the_system);
     let addresses = NAMES.addresses(host, port).await;
@@ -183,7 +183,8 @@ where
     answer
 }
 
-/// Containers' certificates are their own affair: nobody could have told the node what to trust.
+/// Returns a TLS configuration that accepts any certificate: the node does not know which authorities a
+/// container's certificate has.
 fn any_certificate() -> Result<Arc<rustls::ClientConfig>, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))

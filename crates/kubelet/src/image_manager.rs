@@ -1,4 +1,4 @@
-//! Makes sure that a container's image is here: pull policy, pull secrets, back-off, events.
+//! Provides the images of containers: pull policy, pull secrets, back-off, events.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,21 +20,21 @@ use crate::runtime::{ContainerRuntime, Image, PulledImage};
 use crate::status::StartFailure;
 use crate::volumes::ObjectSource;
 
-/// How long a failed pull is shown before its back-off is.
+/// How long the error of a failed pull is shown before the back-off is.
 const SHOW_ERROR: Duration = Duration::from_secs(2);
 
-/// Why there is no image, and when to try again.
+/// Why the image is not available, and when to try again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageFailure {
     pub failure: StartFailure,
-    /// `None` when only a change of the pod can help.
+    /// `None` if only a change of the pod can help.
     pub retry_at: Option<Timestamp>,
 }
 
 #[derive(Default)]
 struct State {
     back_off: BackOff,
-    /// The last error per back-off key, told during the back-off as well.
+    /// The last error by back-off key, also shown during the back-off.
     errors: BTreeMap<String, String>,
 }
 
@@ -66,9 +66,9 @@ impl ImageManager {
         Self { runtime, objects, clock, pulled, turns, state: Mutex::default(), changed: Arc::default() }
     }
 
-    /// Takes up the records of an earlier run; before pods run.
+    /// Loads the records of an earlier run; to be called before pods run.
     pub async fn take_up(&self) {
-        // Where that fails, the records stay as they are: pods pull again rather than not at all.
+        // If that fails, the records stay as they are: pods may have to pull again, but can run.
         let images = match self.runtime.list_images().await {
             Ok(images) => images,
             Err(error) => return tracing::warn!(%error, "cannot list images to take up the records of pulls"),
@@ -88,7 +88,7 @@ impl ImageManager {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The image of a container, pulled if the policy says so.
+    /// Returns the image of a container; pulls it if the policy requires that.
     pub async fn ensure(
         &self,
         container: &Container,
@@ -98,7 +98,7 @@ impl ImageManager {
         self.ensure_named(wanted, container.image_pull_policy.as_deref(), events).await
     }
 
-    /// The image of this name, pulled if the policy (`IfNotPresent` if there is none) says so.
+    /// Returns the image of this name; pulls it if the policy (`IfNotPresent` if there is none) requires that.
     pub async fn ensure_named(
         &self,
         wanted: &str,
@@ -128,7 +128,7 @@ impl ImageManager {
                     );
                     return Ok(image);
                 }
-                // Whether the image is here is not for those to know who may not use it.
+                // A pod that may not use the image must not learn whether it is on the node.
                 _ if policy == "Never" => {
                     let message =
                         format!("Container image {wanted:?} is not present with pull policy of Never");
@@ -141,7 +141,7 @@ impl ImageManager {
         self.pull(wanted, events).await
     }
 
-    /// Whether the pod may use a present image as it is.
+    /// Whether the pod may use a present image without a pull.
     async fn may_use(&self, wanted: &str, image: &Image, events: &ContainerEvents<'_>) -> bool {
         let (pulled, name, found) = (Arc::clone(&self.pulled), wanted.to_owned(), image.clone());
         let access = in_background(move || Ok(pulled.access(&name, &found))).await;
@@ -160,7 +160,7 @@ impl ImageManager {
                 pulled.remember(&name, &id, secret);
                 Ok(())
             });
-            // Logged there; the pod may use the image anyway.
+            // An error has been logged; the pod may use the image anyway.
             let _ = remembered.await;
         }
         true
@@ -221,7 +221,7 @@ impl ImageManager {
                 let mut state = self.lock();
                 state.back_off.next(&key, now, now);
                 state.errors.insert(key.clone(), format!("ErrImagePull: {message}"));
-                // Looked at again soon, to show the back-off.
+                // The pod is synced again soon, to show the back-off.
                 let retry_at = now.checked_add(SHOW_ERROR).ok();
                 Err(ImageFailure { failure: failure("ErrImagePull", message), retry_at })
             }
@@ -240,7 +240,7 @@ impl ImageManager {
         Some(ImageFailure { failure: failure("ImagePullBackOff", message), retry_at: Some(until) })
     }
 
-    /// The pod is gone.
+    /// Forgets a pod that is gone.
     pub fn forget(&self, pod_uid: &str) {
         let mut state = self.lock();
         let prefix = format!("{pod_uid}_");
@@ -249,7 +249,7 @@ impl ImageManager {
     }
 }
 
-/// A pull that has begun. Dropped before its end (the pod is stopped), it stays known as one that may have succeeded.
+/// A pull that has begun. If it is dropped before its end, as the pod is stopped, it is recorded as abandoned.
 struct PullIntent {
     pulled: Arc<PulledImages>,
     wanted: String,
@@ -262,7 +262,7 @@ impl PullIntent {
         runtime: &dyn ContainerRuntime,
         wanted: &str,
     ) -> Result<Self, String> {
-        // What the runtime cannot say counts as not there.
+        // An image whose status cannot be read counts as missing.
         let present = runtime.image_status(wanted).await.unwrap_or_default();
         let settled = match pulled.crowded() {
             true => runtime.list_images().await.ok(),
@@ -274,7 +274,7 @@ impl PullIntent {
                 records.settle(&images)?;
             }
             records.begin(&name, present.as_ref())?;
-            // Made here, so that it is dropped if nobody waits for it any more.
+            // Created here, so that it is dropped if the caller was cancelled.
             Ok(Self { pulled: records, wanted: name, ended: false })
         })
         .await
@@ -309,7 +309,7 @@ impl Drop for PullIntent {
     }
 }
 
-/// Runs what reads and writes files away from the tasks of the runtime.
+/// Runs file system work on a thread for blocking work.
 async fn in_background<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, RecordError> + Send + 'static,
 ) -> Result<T, String> {
@@ -319,7 +319,7 @@ async fn in_background<T: Send + 'static>(
     }
 }
 
-/// A duration in milliseconds as Go writes it: `12ms`, `1.5s`, `1m2.5s`.
+/// Formats a duration of whole milliseconds as Go does: `12ms`, `1.5s`, `1m2.5s`.
 pub fn go_duration(duration: Duration) -> String {
     let ms = duration.as_millis();
     if ms == 0 {

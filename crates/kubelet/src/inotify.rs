@@ -1,4 +1,4 @@
-//! Word from the kernel that something happened in a folder.
+//! Notifications of the kernel about changes in folders.
 
 use std::ffi::CString;
 use std::io;
@@ -8,11 +8,11 @@ use std::path::Path;
 
 use tokio::io::unix::AsyncFd;
 
-/// Watches on any number of folders. What happened is not told, only that something did.
+/// Watches any number of folders. Reports that something has changed, but not what.
 pub struct Inotify(AsyncFd<OwnedFd>);
 
 impl Inotify {
-    /// To be called inside a tokio runtime.
+    /// Creates an instance without watches. To be called inside a tokio runtime.
     pub fn new() -> io::Result<Self> {
         // SAFETY: the call gives a fresh descriptor or -1.
         let inotify = unsafe {
@@ -36,7 +36,7 @@ impl Inotify {
         Ok(())
     }
 
-    /// Waits for something after the last time this was waited for.
+    /// Waits for a change since the previous call.
     pub async fn changed(&mut self) -> io::Result<()> {
         let mut ready = self.0.readable().await?;
         let mut buffer = [0u8; 4096];

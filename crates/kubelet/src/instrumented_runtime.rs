@@ -1,4 +1,4 @@
-//! A container runtime whose operations are counted and timed, under upstream's names.
+//! A container runtime whose operations are counted and timed, with upstream's metric names.
 //!
 //! Source: `k8s.io/kubernetes/pkg/kubelet/kuberuntime/instrumented_services.go`.
 
@@ -19,7 +19,7 @@ use crate::runtime::{
     Session, UsageDetails,
 };
 
-/// From 5 ms, each two and a half times the one before.
+/// The buckets: from 5 ms, each two and a half times the one before.
 const SECONDS: &[f64] = &[
     0.005,
     0.0125,
@@ -57,7 +57,7 @@ impl InstrumentedRuntime {
         Self { runtime, clock, counted: Registry::new(FAMILIES) }
     }
 
-    /// Counts one call, with its time and whether it `failed`.
+    /// Records one call, with its duration and whether it `failed`.
     async fn measured<T>(
         &self,
         operation: &str,
@@ -72,7 +72,8 @@ impl InstrumentedRuntime {
     }
 }
 
-/// A call that is counted when it ends. One that is cut off has failed, as upstream's do when their context ends.
+/// A call that is recorded when it ends. A cancelled call counts as failed, as upstream's calls do when their
+/// context ends.
 struct UnderWay<'a> {
     runtime: &'a InstrumentedRuntime,
     operation: &'a str,
@@ -92,7 +93,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// The calls that are measured alike: upstream's name of the operation, and what it is here.
+/// The calls that are all measured in the same way: upstream's name of the operation, and the method.
 macro_rules! instrumented {
     ($($operation:literal $call:ident($($name:ident: $type:ty),*) -> $answer:ty;)*) => {
         #[async_trait]
@@ -117,7 +118,7 @@ macro_rules! instrumented {
                 self.measured("status", self.runtime.readiness(), |answer| answer.error.is_some()).await
             }
 
-            /// As upstream, a command that ends badly is an error.
+            /// As in upstream, a command that exits with another code than 0 is an error.
             async fn exec_sync(&self, id: &str, command: &[String], timeout_seconds: u64) -> Result<ExecOutput> {
                 let call = self.runtime.exec_sync(id, command, timeout_seconds);
                 let failed = |answer: &Result<ExecOutput>| !matches!(answer, Ok(output) if output.exit_code == 0);
@@ -201,7 +202,7 @@ mod tests {
         assert!(text.contains(&line("errors_total", "status", 1)), "{text}");
     }
 
-    /// As upstream, whose calls end with an error when their context does.
+    /// As in upstream, where calls end with an error when their context does.
     #[tokio::test(start_paused = true)]
     async fn a_call_that_is_cut_off_is_an_error() {
         let clock = Arc::new(TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH));

@@ -1,4 +1,4 @@
-//! The kubelet: puts the parts together and feeds the pod workers.
+//! The kubelet: assembles its parts and passes events to the pod workers.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -40,35 +40,35 @@ use crate::termination::Terminator;
 use crate::volume_manager::{VolumeUsage, Volumes};
 use crate::volumes::ObjectSource;
 
-/// What the kubelet works with.
+/// The dependencies of a kubelet.
 pub struct Dependencies {
-    /// With the node's identity.
+    /// A client with the node's identity.
     pub client: Client,
-    /// Of the same identity; the kubelet asks for its own pods, its node, and services.
+    /// Informers with the same identity; the kubelet watches its own pods, its node, and services.
     pub informers: Arc<Informers>,
     pub runtime: Arc<dyn ContainerRuntime>,
     pub volumes: Arc<dyn Volumes>,
     pub objects: Arc<ObjectSource>,
-    /// Component `kubelet`, host the node's name.
+    /// A recorder with the component `kubelet` and the node's name as host.
     pub recorder: EventRecorder,
-    /// The runtime's cgroup tree; none on a simulated node.
+    /// The runtime's cgroup tree; `None` on a simulated node.
     pub cgroups: Option<Cgroups>,
     /// The machine's memory, in bytes.
     pub memory_capacity: i64,
-    /// What the host's kernel enforces.
+    /// The security modules of the host's kernel.
     pub host_security: HostSecurity,
 }
 
 /// The node agent.
 pub struct Kubelet {
     config: Config,
-    /// That of the informers: all tasks of the node are shown together.
+    /// The supervisor of the informers, so that the health of all tasks of the node is shown together.
     supervisor: Supervisor,
     syncer: Arc<PodSyncer>,
     pods: Informer<Pod>,
     nodes: Informer<Node>,
     services: Informer<Service>,
-    /// Made once it is known what runs already.
+    /// Set once the running pods are known.
     workers: Arc<OnceLock<Arc<PodWorkers>>>,
     sync_loop: Arc<SyncLoop>,
     stop: CancellationToken,
@@ -79,7 +79,7 @@ fn only(selector: String) -> ListOptions {
 }
 
 impl Kubelet {
-    /// Nothing happens before [`Kubelet::run`]. To be called inside a tokio runtime.
+    /// Assembles a kubelet, which does nothing before [`Kubelet::run`]. To be called inside a tokio runtime.
     pub fn new(config: Config, with: Dependencies, stop: CancellationToken) -> Arc<Self> {
         let clock = Arc::clone(with.client.clock());
         let pods = with.informers.selected::<Pod>(only(format!("spec.nodeName={}", config.node_name)));
@@ -154,15 +154,18 @@ impl Kubelet {
         self.syncer.images.changes()
     }
 
-    /// Works until `stop`; containers go on running after it. An error text says why it could not begin: then it may be
-    /// run again.
+    /// Runs until `stop` is cancelled; containers continue to run after that.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the kubelet could not start; it may then be run again.
     pub fn run(self: Arc<Self>) -> BoxFuture<'static, Result<(), String>> {
         Box::pin(self.work())
     }
 
     async fn work(self: Arc<Self>) -> Result<(), String> {
         let stop = self.stop.child_token();
-        // What was started before something failed ends with that.
+        // If the start fails later, the tasks that were started are stopped.
         let _started = stop.clone().drop_guard();
         let dirs = self.config.dirs();
         let made = tokio::task::spawn_blocking(move || folders::make_all(&dirs)).await;
@@ -184,7 +187,7 @@ impl Kubelet {
         self.supervisor.spawn("log-rotation", stop.clone(), move |stop| {
             log_rotation::run(config.clone(), Arc::clone(&runtime), Arc::clone(&clock), stop)
         });
-        // Listened to before the first look, so that nothing falls in between.
+        // Subscribed before the first list, so that no event is missed in between.
         let runtime_events = self.syncer.runtime.events();
         let changes = self.syncer.objects.changes();
         tokio::select! {
@@ -213,12 +216,12 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Until it is known which pods there are, none may be taken for gone.
+    /// Waits until the informers have synced: before that, no pod may be taken for deleted.
     async fn synced(&self) -> bool {
         self.pods.wait_synced().await && self.services.wait_synced().await && self.nodes.wait_synced().await
     }
 
-    /// Pods whose sandbox lives count as admitted; those that were admitted keep their room.
+    /// Counts pods with a running sandbox as admitted; admitted pods keep their allocated resources.
     async fn take_up(&self) -> Result<Arc<PodWorkers>, String> {
         let sandboxes = self.syncer.runtime.list_pod_sandboxes().await.map_err(|e| e.to_string())?;
         let running: BTreeSet<String> = sandboxes.into_iter().map(|s| s.uid).collect();
@@ -228,14 +231,15 @@ impl Kubelet {
         self.syncer.take_up(pods.collect()).await?;
         let (supervisor, syncer) = (self.supervisor.clone(), Arc::clone(&self.syncer));
         let workers = PodWorkers::new(supervisor, syncer, running, self.stop.clone());
-        // A second run goes on with the workers of the first.
+        // A second run continues with the workers of the first.
         if self.workers.set(Arc::clone(&workers)).is_ok() {
             self.watch(&workers);
         }
         Ok(Arc::clone(self.workers.get_or_init(|| workers)))
     }
 
-    /// Passes events on to the workers, as a task. After a failure it listens anew with `again`, and all look.
+    /// Forwards events to the workers, in a task. After a failure it subscribes again with `again`, and notifies
+    /// all workers.
     fn pass_on<T: Clone + Send + 'static>(
         &self,
         name: &'static str,
@@ -243,7 +247,7 @@ impl Kubelet {
         stop: &CancellationToken,
         first: Receiver<T>,
         again: impl Fn() -> Receiver<T> + Send + 'static,
-        tell: impl Fn(&PodWorkers, T) + Clone + Send + 'static,
+        notify: impl Fn(&PodWorkers, T) + Clone + Send + 'static,
     ) {
         let (workers, mut first) = (Arc::clone(workers), Some(first));
         self.supervisor.spawn(name, stop.clone(), move |stop| {
@@ -252,7 +256,7 @@ impl Kubelet {
                 workers.notify_all();
                 events
             });
-            pass_on(Arc::clone(&workers), events, stop, tell.clone())
+            pass_on(Arc::clone(&workers), events, stop, notify.clone())
         });
     }
 
@@ -261,7 +265,7 @@ impl Kubelet {
         self.pods.add_handler(move |event| match event {
             Event::Added(pod) => for_pods.update(Arc::clone(pod)),
             Event::Updated { old, new } => {
-                // Another pod of the same name: the first one's end went unseen.
+                // Another pod has the same name: the deletion of the first one was missed.
                 if old.uid() != new.uid() {
                     for_pods.delete(Arc::clone(old));
                 }
@@ -270,7 +274,7 @@ impl Kubelet {
             Event::Deleted(pod) => for_pods.delete(Arc::clone(pod)),
         });
         let (for_node, syncer) = (Arc::clone(workers), Arc::clone(&self.syncer));
-        // What admission asks of a node, and with it the resizes that wait.
+        // The fields of a node that admission depends on, and with it pending resizes.
         let asked = |node: &Node| {
             let status = node.status.as_ref();
             (
@@ -291,12 +295,12 @@ impl Kubelet {
         });
     }
 
-    /// What pods left that were removed while nobody looked.
+    /// Removes what is left of pods that were deleted while the kubelet did not run.
     async fn remove_orphans(self: Arc<Self>) {
         let uids = match self.syncer.uids_here().await {
             Ok(uids) => uids,
             Err(error) => {
-                tracing::warn!(error, "cannot look for pods that are gone");
+                tracing::warn!(error, "cannot search for pods that are gone");
                 return;
             }
         };
@@ -323,12 +327,12 @@ impl Kubelet {
     }
 }
 
-/// Wakes the workers that an event concerns; all of them after a gap.
+/// Notifies the workers that an event concerns; all of them after missed events.
 async fn pass_on<T: Clone>(
     workers: Arc<PodWorkers>,
     mut events: Receiver<T>,
     stop: CancellationToken,
-    tell: impl Fn(&PodWorkers, T),
+    notify: impl Fn(&PodWorkers, T),
 ) {
     loop {
         let event = tokio::select! {
@@ -336,7 +340,7 @@ async fn pass_on<T: Clone>(
             event = events.recv() => event,
         };
         match event {
-            Ok(event) => tell(&workers, event),
+            Ok(event) => notify(&workers, event),
             Err(RecvError::Lagged(_)) => workers.notify_all(),
             Err(RecvError::Closed) => return,
         }
@@ -379,7 +383,7 @@ impl PodLookup for Kubelet {
         let runtime = self.syncer.runtime.pod_status(pod.uid()).await;
         let runtime = runtime.map_err(|e| LookupError::Runtime(e.to_string()))?;
         let mut found = runtime.containers.iter().filter(|c| c.name == container);
-        // Between two runs of a container the last one counts as the previous one already.
+        // Between two runs of a container, its last run counts as the previous one already.
         let ended = previous.then(|| last_ended(pod, container)).flatten();
         let status = match (previous, ended) {
             (true, Some(id)) => found.find(|c| id.ends_with(&c.id)),
@@ -424,7 +428,7 @@ impl Kubelet {
     }
 }
 
-/// The id of the container that `lastState` tells of.
+/// Returns the id of the container in `lastState`.
 fn last_ended<'a>(pod: &'a Pod, container: &str) -> Option<&'a str> {
     let last = container_status(pod, container)?.last_state.as_ref()?.terminated.as_ref()?;
     last.container_id.as_deref().filter(|id| !id.is_empty())

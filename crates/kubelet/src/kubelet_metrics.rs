@@ -1,4 +1,4 @@
-//! What one kubelet counts of pods and containers, under upstream's names.
+//! The kubelet's metrics of pods and containers, with upstream's names.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use knarr_apimachinery::metrics::{Kind, Registry};
 
 use crate::pod::ContainerKind;
 
-/// Prometheus' own, as upstream uses them.
+/// The default buckets of Prometheus' clients, which upstream uses.
 pub const SECONDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 const POD_START: &[f64] = &[
     0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0,
@@ -76,7 +76,7 @@ impl KubeletMetrics {
         self.0.add(Metric::StartedPodsErrors as usize, &[], 1.0);
     }
 
-    /// A sandbox with a user namespace was to be made, and containers to be started in it; `failed` if anything of that
+    /// Records that a sandbox with a user namespace and its containers were to be started; `failed` if any of that
     /// failed.
     pub fn starts_user_namespaced_pod(&self, failed: bool) {
         self.0.add(Metric::StartedUserNamespacedPods as usize, &[], 1.0);

@@ -1,4 +1,4 @@
-//! Labels and annotations on sandboxes and containers, by which they are known again after a restart.
+//! Labels and annotations of sandboxes and containers, by which they are recognized after a restart.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub const CONTAINER_HASH: &str = "io.kubernetes.container.hash";
 pub const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
 pub const TERMINATION_MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
 pub const TERMINATION_MESSAGE_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
-/// What a container was started with, if its policy has it restarted for other resources.
+/// The resources with which a container was started, if its resize policy requires a restart.
 pub const CONTAINER_RESOURCES: &str = "knarr.dev/container.resources";
 pub const TERMINATION_GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
 
@@ -62,8 +62,8 @@ pub fn container_annotations(
     annotations
 }
 
-/// Over what, if it changes, makes a running container a different one: name and image; everything else of a
-/// running container's spec cannot change, or can in place.
+/// Returns a hash over the fields whose change requires a new container: name and image. All other fields of a
+/// running container's spec either cannot change, or can be changed in place.
 pub fn container_hash(container: &Container) -> String {
     let mut hash = Sha256::new();
     for part in [container.name.as_str(), container.image.as_deref().unwrap_or("")] {

@@ -1,4 +1,4 @@
-//! The node agent: turns the pods bound to this node into running containers and reports how they fare.
+//! The node agent: runs the pods that are bound to this node as containers, and reports their status.
 
 pub mod admission;
 mod allocation;

@@ -1,4 +1,4 @@
-//! Keeps containers' logs within their limit: a full one is renamed, and the container goes on in a new one.
+//! Limits the size of containers' logs: a full log is renamed, and the container continues in a new file.
 
 use std::fs;
 use std::io;
@@ -13,10 +13,10 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::runtime::{ContainerRuntime, ContainerState};
 
-/// As upstream's containerLogMonitorInterval. Sizes cannot be waited for, so they are looked at.
+/// As upstream's containerLogMonitorInterval. There is no notification of sizes, so they are polled.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Rotates until `stop`.
+/// Rotates logs until `stop` is cancelled.
 pub async fn run(
     config: Config,
     runtime: Arc<dyn ContainerRuntime>,
@@ -39,7 +39,7 @@ pub async fn run(
                 Ok(renamed) => {
                     if let Err(error) = runtime.reopen_container_log(&container.id).await {
                         tracing::warn!(container = %container.id, %error, "cannot reopen a log");
-                        // Better one long log than none.
+                        // One long log is better than none.
                         let _ = fs::rename(renamed, path);
                     }
                 }
@@ -49,7 +49,7 @@ pub async fn run(
     }
 }
 
-/// Renames the log and removes the oldest ones beyond the limit (the current one counts).
+/// Renames the log and removes the oldest files beyond the limit, in which the current one counts.
 fn rotate(path: &Path, max_files: u32, now: Timestamp) -> io::Result<PathBuf> {
     let mut old = rotated(path)?;
     old.sort();
@@ -64,7 +64,7 @@ fn rotate(path: &Path, max_files: u32, now: Timestamp) -> io::Result<PathBuf> {
     Ok(renamed)
 }
 
-/// Earlier parts of a log: its name with a time at the end.
+/// Returns the earlier files of a log: their names end with a time.
 pub fn rotated(path: &Path) -> io::Result<Vec<PathBuf>> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|n| n.to_str())) else {
         return Ok(Vec::new());

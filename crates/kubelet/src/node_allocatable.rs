@@ -1,4 +1,4 @@
-//! Keeps all pods together within what the node has for them.
+//! Limits all pods together to the node's allocatable resources.
 //!
 //! Source: `k8s.io/kubernetes/pkg/kubelet/cm/node_container_manager_linux.go`.
 
@@ -18,12 +18,12 @@ use crate::pod_cgroups::PodCgroups;
 use crate::resources::{amounts, cgroup_of_all_pods};
 use crate::runtime::Resources;
 
-/// Until the limits are tried again. A limit of memory below what pods use now is refused by cgroup v1.
+/// The pause before a failed attempt is repeated. cgroup v1 refuses a memory limit below the current usage.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// The settings of the cgroup above all pods.
+/// Returns the settings of the cgroup above all pods.
 pub fn limits(config: &Config, machine: &Machine, max_pids: u64) -> Resources {
-    // Storage has no cgroup.
+    // Storage is not limited by cgroups.
     let whole = capacity(machine, 0, config.max_pods);
     let reserved = config.kube_reserved.plus(config.system_reserved);
     let (list, pids) = match config.enforce_node_allocatable {
@@ -35,7 +35,7 @@ pub fn limits(config: &Config, machine: &Machine, max_pids: u64) -> Resources {
     cgroup_of_all_pods(&amounts(Some(&list)), i64::try_from(pids.max(1)).unwrap_or(i64::MAX))
 }
 
-/// Sets the limits, as often as it takes, until `stop`.
+/// Sets the limits, and retries until it succeeds or `stop` is cancelled.
 pub async fn enforce(
     config: Config,
     cgroups: PodCgroups,
@@ -46,9 +46,9 @@ pub async fn enforce(
     if !cgroups.are_there() {
         return;
     }
-    let tell = |type_, reason, message: String| {
+    let emit = |type_, reason, message: String| {
         let (kind, name) = (Some("Node".to_owned()), Some(config.node_name.clone()));
-        // The node may not be known yet: upstream names it as its uid, too.
+        // The Node may not be known yet: as upstream, its name is used in place of its uid.
         let about = ObjectReference { kind, name: name.clone(), uid: name, ..ObjectReference::default() };
         recorder.event_about(about, type_, reason, message);
     };
@@ -61,13 +61,13 @@ pub async fn enforce(
         let error = match set.await {
             Ok(Ok(())) => {
                 let message = "Updated Node Allocatable limit across pods";
-                return tell(EventType::Normal, "NodeAllocatableEnforced", message.to_owned());
+                return emit(EventType::Normal, "NodeAllocatableEnforced", message.to_owned());
             }
             Ok(Err(error)) => error,
             Err(error) => error.to_string(),
         };
-        tracing::warn!(error, "the limits on all pods together cannot be set");
-        tell(
+        tracing::warn!(error, "cannot set the limits of all pods together");
+        emit(
             EventType::Warning,
             "FailedNodeAllocatableEnforcement",
             format!("Failed to update Node Allocatable Limits: {error}"),

@@ -1,11 +1,12 @@
-//! Files that containers, or who has their folder, may have replaced: only plain ones are opened, and none is waited for.
+//! Files that containers may have replaced: only regular files are opened, and opening never blocks.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Opens a plain file to be read. A link, a pipe or a device is an error ([`ErrorKind::InvalidInput`], `ELOOP` for links).
+/// Opens a regular file for reading. A link, a pipe or a device is an error ([`ErrorKind::InvalidInput`], `ELOOP`
+/// for links).
 pub fn open(path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let file = File::options().read(true).custom_flags(flags).open(path)?;

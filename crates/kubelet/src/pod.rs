@@ -1,4 +1,4 @@
-//! Questions about a pod that many parts of the kubelet ask.
+//! Properties of a pod that many parts of the kubelet use.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -29,24 +29,24 @@ pub fn ephemeral_containers(pod: &Pod) -> &[EphemeralContainer] {
     spec(pod).ephemeral_containers.as_deref().unwrap_or_default()
 }
 
-/// All containers, of every kind, in the common shape.
+/// Returns the containers of all kinds, as `Container`.
 pub fn containers(pod: &Pod) -> impl Iterator<Item = Cow<'_, Container>> {
     let regular = init_containers(pod).iter().chain(&spec(pod).containers).map(Cow::Borrowed);
     regular.chain(ephemeral_containers(pod).iter().map(|c| Cow::Owned(common_shape(c))))
 }
 
-/// What containers of every kind say of their own security.
+/// Returns the security contexts of the containers of all kinds.
 pub fn security_contexts(pod: &Pod) -> impl Iterator<Item = &SecurityContext> {
     let regular = init_containers(pod).iter().chain(&spec(pod).containers).map(|c| &c.security_context);
     regular.chain(ephemeral_containers(pod).iter().map(|c| &c.security_context)).flatten()
 }
 
-/// `name_namespace(uid)`, the form that messages use.
+/// Returns `name_namespace(uid)`, the form in messages.
 pub fn format(pod: &Pod) -> String {
     format!("{}_{}({})", pod.name(), pod.namespace(), pod.uid())
 }
 
-/// `Always` unless the pod says otherwise.
+/// Returns the restart policy; `Always` if the pod sets none.
 pub fn restart_policy(pod: &Pod) -> &str {
     spec(pod).restart_policy.as_deref().unwrap_or("Always")
 }
@@ -59,7 +59,7 @@ pub fn is_terminal_phase(phase: &str) -> bool {
     phase == "Failed" || phase == "Succeeded"
 }
 
-/// Whether an init container is a sidecar: restarted for as long as the pod lives (KEP-753).
+/// Whether an init container is a sidecar, which is restarted as long as the pod lives (KEP-753).
 pub fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
@@ -68,7 +68,7 @@ pub fn has_sidecars(pod: &Pod) -> bool {
     init_containers(pod).iter().any(is_sidecar)
 }
 
-/// Where in the pod a container stands.
+/// The kind of a container in its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContainerKind {
     Init,
@@ -77,7 +77,7 @@ pub enum ContainerKind {
 }
 
 impl ContainerKind {
-    /// The field that events name, such as `spec.containers{web}`.
+    /// Returns the field in events, such as `spec.containers{web}`.
     pub fn field_path(self, name: &str) -> String {
         let field = match self {
             Self::Init => "initContainers",
@@ -88,7 +88,7 @@ impl ContainerKind {
     }
 }
 
-/// A container of the pod by name; an ephemeral one is shown in the common shape.
+/// Returns a container of the pod by name; an ephemeral one is converted to `Container`.
 pub fn find_container<'a>(pod: &'a Pod, name: &str) -> Option<(ContainerKind, Cow<'a, Container>)> {
     let named = |c: &&Container| c.name == name;
     if let Some(container) = spec(pod).containers.iter().find(named) {
@@ -101,7 +101,7 @@ pub fn find_container<'a>(pod: &'a Pod, name: &str) -> Option<(ContainerKind, Co
     Some((ContainerKind::Ephemeral, Cow::Owned(common_shape(ephemeral))))
 }
 
-/// An ephemeral container has the fields of a container and one more.
+/// Converts an ephemeral container, which has the fields of a container and one more.
 pub fn common_shape(ephemeral: &EphemeralContainer) -> Container {
     let c = ephemeral.clone();
     Container {
@@ -133,8 +133,8 @@ pub fn common_shape(ephemeral: &EphemeralContainer) -> Container {
     }
 }
 
-/// Whether a container that ended with `exit_code` is to be started again: by its own rules first, then its own
-/// policy, then the pod's (KEP-5307).
+/// Whether a container that ended with `exit_code` is restarted: by its own rules first, then by its own policy,
+/// then by the pod's (KEP-5307).
 pub fn restarts_after(container: &Container, pod: &Pod, exit_code: i32) -> bool {
     for rule in container.restart_policy_rules.iter().flatten() {
         let Some(codes) = rule.exit_codes.as_ref().filter(|_| rule.action == "Restart") else { continue };
@@ -150,7 +150,7 @@ pub fn restarts_after(container: &Container, pod: &Pod, exit_code: i32) -> bool 
     }
 }
 
-/// Whether a container killed for its probe is started again; exit codes play no part as it still runs.
+/// Whether a container that is killed for its probe is restarted; exit codes do not count, as it still runs.
 pub fn restarts_after_kill(container: &Container, pod: &Pod) -> bool {
     container.restart_policy.as_deref().unwrap_or(restart_policy(pod)) != "Never"
 }

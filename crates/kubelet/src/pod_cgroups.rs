@@ -12,12 +12,13 @@ use crate::runtime::Resources;
 
 const CLASSES: [(&str, &str); 2] = [(qos::BURSTABLE, "burstable"), (qos::BEST_EFFORT, "besteffort")];
 
-/// All calls block for some file writes; without cgroups (a simulated node) they do nothing.
+/// Manages the pods' cgroups. All calls block for a few file writes; without cgroups (on a simulated node) they do
+/// nothing.
 #[derive(Clone)]
 pub struct PodCgroups {
     cgroups: Option<Cgroups>,
     pids_limit: i64,
-    /// What the burstable class was last given.
+    /// The CPU shares that were last set on the burstable class.
     burstable: Arc<Mutex<u64>>,
 }
 
@@ -30,7 +31,7 @@ impl PodCgroups {
         self.cgroups.is_some()
     }
 
-    /// Makes the class cgroups: best effort gets what is left over.
+    /// Creates the cgroups of the classes: best effort gets the CPU time that is left.
     pub fn open(&self) -> Result<(), String> {
         let Some(cgroups) = &self.cgroups else { return Ok(()) };
         for (_, folder) in CLASSES {
@@ -40,14 +41,14 @@ impl PodCgroups {
         Ok(())
     }
 
-    /// Limits what all pods together may take of the machine.
+    /// Limits the resources of all pods together.
     pub fn limit_all_pods(&self, resources: &Resources) -> Result<(), String> {
         let Some(cgroups) = &self.cgroups else { return Ok(()) };
         cgroups.create("", resources).map_err(text)
     }
 
-    /// Makes the pod's cgroup with its limits; fine if it is there. One that nothing runs in may be without some of
-    /// them, where the kernel refused a limit or this process was killed, and gets them all.
+    /// Creates the pod's cgroup with its limits; succeeds if it exists. An existing cgroup without processes gets
+    /// all limits again: some may be missing, because the kernel refused one or this process was killed.
     pub fn ensure(&self, pod: &Pod) -> Result<(), String> {
         let Some(cgroups) = &self.cgroups else { return Ok(()) };
         let path = pod_cgroup(qos::qos_class(pod), pod.uid());
@@ -57,24 +58,24 @@ impl PodCgroups {
         cgroups.create(&path, &pod_resources(pod, self.pids_limit)).map_err(text)
     }
 
-    /// Changes the limits that are given.
+    /// Changes the limits that are set in `resources`.
     pub fn update(&self, pod: &Pod, resources: &Resources) -> Result<(), String> {
         let Some(cgroups) = &self.cgroups else { return Ok(()) };
         cgroups.update(&pod_cgroup(qos::qos_class(pod), pod.uid()), resources).map_err(text)
     }
 
-    /// The limits of the pod that are in force, as far as they can be read.
+    /// Returns the limits of the pod that are in force, as far as they can be read.
     pub fn limits(&self, pod: &Pod) -> Resources {
         let Some(cgroups) = &self.cgroups else { return Resources::default() };
         cgroups.limits(&pod_cgroup(qos::qos_class(pod), pod.uid()))
     }
 
-    /// Bytes of memory that the pod uses, with all caches; `None` if nobody counts them.
+    /// Returns the pod's memory usage in bytes, including all caches; `None` if it is not measured.
     pub fn memory_usage(&self, pod: &Pod) -> Option<u64> {
         self.cgroups.as_ref()?.memory_usage(&pod_cgroup(qos::qos_class(pod), pod.uid()))
     }
 
-    /// Kills what is left in the pod's cgroup and removes it, whatever its class was.
+    /// Kills all processes in the pod's cgroup and removes it, whatever its class was.
     pub fn remove(&self, uid: &str) -> Result<(), String> {
         let Some(cgroups) = &self.cgroups else { return Ok(()) };
         for path in possible(uid) {
@@ -85,7 +86,7 @@ impl PodCgroups {
         Ok(())
     }
 
-    /// The burstable class weighs what its pods request together.
+    /// Sets the weight of the burstable class to the sum of its pods' requests.
     pub fn weigh_burstable(&self, milli_cpu: i64) {
         let Some(cgroups) = &self.cgroups else { return };
         let shares = cpu_shares(milli_cpu);
@@ -96,12 +97,12 @@ impl PodCgroups {
         let resources = Resources { cpu_shares: Some(shares), ..Resources::default() };
         match cgroups.update("burstable", &resources) {
             Ok(()) => *last = shares,
-            Err(error) => tracing::debug!(%error, "cannot weigh the burstable class"),
+            Err(error) => tracing::debug!(%error, "cannot set the weight of the burstable class"),
         }
     }
 }
 
-/// The cgroups that a pod may have, below the kubelet's root: which one, its class says.
+/// Returns the cgroups that a pod may have below the kubelet's root, one for each class.
 pub fn possible(uid: &str) -> [String; 3] {
     [qos::GUARANTEED, qos::BURSTABLE, qos::BEST_EFFORT].map(|class| pod_cgroup(class, uid))
 }
@@ -139,7 +140,7 @@ mod tests {
             Self(Cgroups::detect(&format!("/knarr-kubelet-test-{}-{name}", std::process::id())).unwrap())
         }
 
-        /// What one of the files says, of cgroup v1 or v2.
+        /// Returns the value of a file, of cgroup v1 or v2.
         fn value(&self, v1: &str, v2: &str) -> String {
             let root = Path::new("/sys/fs/cgroup");
             let (controller, file) = v1.split_once('/').unwrap();
@@ -148,7 +149,8 @@ mod tests {
             fs::read_to_string(path).unwrap().trim().to_owned()
         }
 
-        /// Takes 48 MiB in a pod's cgroup, once its standard input ends, and keeps them until the pipe is read.
+        /// Starts a process that allocates 48 MiB in a pod's cgroup once its standard input is closed, and keeps
+        /// them until the pipe is read.
         fn hog(&self) -> Child {
             let mut child = Command::new("sh")
                 .args(["-c", "read line; exec dd if=/dev/zero bs=48M count=1 2>/dev/null"])
@@ -183,7 +185,7 @@ mod tests {
         let weight = tree.value("cpu/cpu.shares", "cpu.weight");
         let want = if tree.0.is_v2() { cpu_weight_from_shares(1536) } else { 1536 };
         assert_eq!(weight, want.to_string());
-        // A pod without a limit of its own.
+        // A pod without its own limit.
         let status = tree.hog().wait().unwrap();
         assert_eq!(status.signal(), Some(libc::SIGKILL));
         cgroups.limit_all_pods(&limits(256)).unwrap();
@@ -200,13 +202,13 @@ mod tests {
         }))
         .unwrap();
         let path = pod_cgroup(qos::BEST_EFFORT, "u1");
-        // What a server that was killed has left.
+        // The cgroup that a killed server has left.
         tree.0.create(&path, &Resources::default()).unwrap();
         let pids = || tree.value(&format!("pids/{path}/pids.max"), &format!("{path}/pids.max"));
         assert_eq!(pids(), "max");
         PodCgroups::new(Some(tree.0.clone()), 77).ensure(&pod).unwrap();
         assert_eq!(pids(), "77");
-        // A pod that runs keeps what it was given.
+        // A running pod keeps its limits.
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         tree.0.create(&format!("{path}/c"), &Resources::default()).unwrap();
         tree.0.add_process(&format!("{path}/c"), child.id() as i32).unwrap();
@@ -216,14 +218,14 @@ mod tests {
         child.wait().unwrap();
     }
 
-    /// cgroup v1 refuses what is below the use; v2 takes it, and kills.
+    /// cgroup v1 refuses a limit below the usage; v2 accepts it, and kills processes.
     #[test]
     fn a_limit_below_the_use_is_set_later() {
         let tree = Tree::new("below");
         let cgroups = PodCgroups::new(Some(tree.0.clone()), 0);
         cgroups.limit_all_pods(&limits(256)).unwrap();
         let mut hog = tree.hog();
-        // What it writes first was all read.
+        // The process writes its first output after it has read everything.
         use std::io::Read;
         hog.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         match cgroups.limit_all_pods(&limits(16)) {

@@ -1,4 +1,5 @@
-//! What the node's HTTP server and node status ask of the pods here; [`crate::kubelet::Kubelet`] answers.
+//! The interface through which the node's HTTP server and node status access the pods; [`crate::kubelet::Kubelet`]
+//! implements it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,10 +10,10 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::server::Check;
 use crate::volume_manager::VolumeUsage;
 
-/// A container of a pod as the runtime knows it.
+/// A container of a pod in the runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerRef {
-    /// Without the `knarr://` in front.
+    /// Without the prefix `knarr://`.
     pub container_id: String,
     pub sandbox_id: String,
     pub log_path: PathBuf,
@@ -21,7 +22,7 @@ pub struct ContainerRef {
     pub stdin: bool,
 }
 
-/// Texts as upstream's kubelet answers them.
+/// Errors with the texts of upstream's kubelet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
     #[error("pod {0:?} not found")]
@@ -41,13 +42,13 @@ pub enum LookupError {
 /// The pods of this node.
 #[async_trait]
 pub trait PodLookup: Send + Sync + 'static {
-    /// All pods known here with their newest status (as the kubelet sees it, perhaps not yet written), by key.
+    /// Returns all pods with their newest status (the kubelet's own, perhaps not yet written to the API), by key.
     fn pods(&self) -> Vec<Arc<Pod>>;
 
-    /// With `uid` given it must match as well.
+    /// Returns a pod; if `uid` is given it must match as well.
     fn pod(&self, namespace: &str, name: &str, uid: Option<&str>) -> Option<Arc<Pod>>;
 
-    /// A container of the pod, running or ended; with `previous` the one before the newest.
+    /// Returns a container of the pod, running or ended; with `previous` the one before the newest.
     async fn container(
         &self,
         pod: &Pod,
@@ -55,26 +56,26 @@ pub trait PodLookup: Send + Sync + 'static {
         previous: bool,
     ) -> Result<ContainerRef, LookupError>;
 
-    /// How full the pod's volumes behind claims are, as far as somebody knows.
+    /// Returns the usage of the pod's volumes behind claims, as far as it is known.
     async fn volume_usage(&self, _pod: &Pod) -> Vec<VolumeUsage> {
         Vec::new()
     }
 
-    /// How often the pods' probes ended how, as text for Prometheus.
+    /// Returns the counts of probe results, as text for Prometheus.
     fn probe_metrics(&self) -> String {
         String::new()
     }
 
-    /// What has been counted about pods, as text for Prometheus.
+    /// Returns the metrics of pods, as text for Prometheus.
     fn metrics(&self) -> String {
         String::new()
     }
 
-    /// The checks of `/healthz` beside `ping`.
+    /// Returns the checks of `/healthz` beside `ping`.
     fn health(&self) -> Vec<Check> {
         Vec::new()
     }
 
-    /// The ready sandbox of the pod, for port-forward.
+    /// Returns the ready sandbox of the pod, for port-forward.
     async fn sandbox_id(&self, pod: &Pod) -> Result<String, LookupError>;
 }

@@ -1,4 +1,4 @@
-//! The boundary to the pod network, which connects sandboxes; the binary implements it.
+//! The interface to the pod network, which connects sandboxes; the binary implements it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use async_trait::async_trait;
 
-/// Which pod a sandbox belongs to.
+/// The pod to which a sandbox belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodRef {
     pub namespace: String,
@@ -21,25 +21,25 @@ pub enum Protocol {
     Sctp,
 }
 
-/// A port of the node that leads to one of the pod.
+/// A port of the node that is forwarded to one of the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortMapping {
     pub protocol: Protocol,
     pub container_port: u16,
     pub host_port: u16,
-    /// Every address of the node when absent.
+    /// `None` means every address of the node.
     pub host_ip: Option<IpAddr>,
 }
 
-/// The text is shown to users in the FailedCreatePodSandBox event.
+/// An error; users see the text in the FailedCreatePodSandBox event.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct NetworkError(pub String);
 
-/// Connects sandboxes. All calls may be repeated.
+/// Connects sandboxes. All calls are idempotent.
 #[async_trait]
 pub trait PodNetwork: Send + Sync + 'static {
-    /// Connects the network namespace at `netns`; gives the pod's addresses, the primary one first. The same
+    /// Connects the network namespace at `netns`; returns the pod's addresses, the primary one first. The same
     /// sandbox gets the same addresses again.
     async fn setup(
         &self,
@@ -49,12 +49,12 @@ pub trait PodNetwork: Send + Sync + 'static {
         ports: &[PortMapping],
     ) -> Result<Vec<IpAddr>, NetworkError>;
 
-    /// Disconnects a sandbox and frees its addresses; fine if it is unknown.
+    /// Disconnects a sandbox and releases its addresses; succeeds if it is unknown.
     async fn teardown(&self, sandbox_id: &str) -> Result<(), NetworkError>;
 
-    /// The addresses of a connected sandbox: how running pods are taken up after a restart.
+    /// Returns the addresses of a connected sandbox, by which running pods are taken over after a restart.
     async fn addresses(&self, sandbox_id: &str) -> Result<Vec<IpAddr>, NetworkError>;
 
-    /// Disconnects every sandbox that is not in `live`; called once at start.
+    /// Disconnects every sandbox that is not in `live`; called once at the start.
     async fn retain(&self, live: &BTreeSet<String>) -> Result<(), NetworkError>;
 }

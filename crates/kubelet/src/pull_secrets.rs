@@ -1,4 +1,4 @@
-//! The credentials of a pod's pull secrets, and which Secret each came from.
+//! The credentials in a pod's pull secrets, each with its Secret.
 
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use knarr_api::kind::Kind;
@@ -9,12 +9,12 @@ use crate::pulled_images::{ImagePullCredentials, ImagePullSecret, credential_has
 use crate::runtime::{Credential, Keyring};
 use crate::volumes::ObjectSource;
 
-/// What a pod's `imagePullSecrets` hold.
+/// The content of a pod's `imagePullSecrets`.
 #[derive(Default)]
 pub struct PullSecrets {
-    /// Of all Secrets.
+    /// The credentials of all Secrets.
     pub keyring: Keyring,
-    /// Names of Secrets that could not be read.
+    /// The names of Secrets that could not be read.
     pub missing: Vec<String>,
     sources: Vec<(Keyring, ImagePullSecret)>,
 }
@@ -30,7 +30,7 @@ impl PullSecrets {
             match read(&secret) {
                 Ok(keyring) => found.add(&secret, keyring),
                 Err(error) => {
-                    tracing::warn!(pod = %pod::format(pod), secret = %reference.name, error, "unreadable pull secret");
+                    tracing::warn!(pod = %pod::format(pod), secret = %reference.name, error, "cannot read pull secret");
                 }
             }
         }
@@ -48,12 +48,12 @@ impl PullSecrets {
         self.sources.push((keyring, source));
     }
 
-    /// The Secrets with a credential for this image, those first that a pull would try first.
+    /// Returns the Secrets with a credential for this image, in the order in which a pull tries them.
     pub fn for_image(&self, image: &Reference) -> Vec<ImagePullSecret> {
         self.keyring.lookup(image).iter().flat_map(|credential| self.holding(image, credential)).collect()
     }
 
-    /// What to record of a pull that was let in by this credential.
+    /// Returns the record of a pull for which this credential was accepted.
     pub fn used(&self, image: &Reference, credential: Option<&Credential>) -> ImagePullCredentials {
         let Some(credential) = credential else {
             return ImagePullCredentials { node_pods_accessible: true, ..Default::default() };
@@ -122,6 +122,6 @@ mod tests {
         assert_eq!(by.credential_hash, credential_hash(&Credential::basic("u", "1")));
         assert!(!used.node_pods_accessible && secrets.used(&image, None).node_pods_accessible);
         let unknown = secrets.used(&image, Some(&Credential::basic("x", "x")));
-        assert_eq!(unknown, ImagePullCredentials::default(), "nobody may use it without pulling");
+        assert_eq!(unknown, ImagePullCredentials::default(), "no pod may use it without pulling");
     }
 }

@@ -1,19 +1,20 @@
-//! Whose turn it is to pull an image.
+//! Limits concurrent image pulls, with fairness between namespaces.
 //!
-//! Registries belong to whom they like, and a slow one holds its turn for long. So namespaces have turns in turn, and one
-//! that pulls nothing does not wait for those that hold all of the usual turns.
+//! Users choose the registries, and a slow registry occupies its turn for long. So turns go to the namespaces with
+//! the fewest pulls first, and a namespace without pulls does not wait for others that occupy all of the usual
+//! turns.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Pulls at the same time, unless they are to be one after the other.
+/// The number of concurrent pulls, unless images are pulled one by one.
 const PARALLEL: usize = 5;
-/// Beyond those, for namespaces of which no pull goes on.
+/// The number of additional pulls, for namespaces without a running pull.
 const SPARE: usize = 15;
 
-/// Who may pull at the same time as whom.
+/// Decides which pulls may run at the same time.
 pub struct PullTurns {
     parallel: usize,
     spare: usize,
@@ -22,9 +23,9 @@ pub struct PullTurns {
 
 #[derive(Default)]
 struct Queue {
-    /// Pulls that go on, by namespace.
+    /// The number of running pulls by namespace.
     running: BTreeMap<String, usize>,
-    /// In the order in which they came.
+    /// In the order of their arrival.
     waiting: VecDeque<Waiting>,
 }
 
@@ -33,7 +34,7 @@ struct Waiting {
     granted: oneshot::Sender<Turn>,
 }
 
-/// Leave to pull, given back when it is dropped.
+/// The permission to pull, released when it is dropped.
 pub struct Turn {
     turns: Arc<PullTurns>,
     namespace: String,
@@ -55,7 +56,7 @@ impl PullTurns {
             let (granted, turn) = oneshot::channel();
             self.lock().waiting.push_back(Waiting { namespace: namespace.to_owned(), granted });
             self.grant();
-            // It is never dropped unused while somebody waits.
+            // A turn is never dropped unused while a caller waits.
             if let Ok(turn) = turn.await {
                 return turn;
             }
@@ -72,14 +73,14 @@ impl PullTurns {
                 *queue.running.entry(namespace.clone()).or_default() += 1;
                 (granted, namespace)
             };
-            // Who has gone meanwhile gives it back at once.
+            // If the caller was cancelled meanwhile, the turn is released at once.
             let _ = granted.send(Turn { turns: Arc::clone(self), namespace });
         }
     }
 }
 
 impl Queue {
-    /// Which of those that wait may begin: of the namespace with the fewest pulls the one that came first.
+    /// Returns the index of the waiting pull that may begin: of the namespace with the fewest pulls the first one.
     fn next(&self, parallel: usize, spare: usize) -> Option<usize> {
         let own = |waiting: &Waiting| self.running.get(&waiting.namespace).copied().unwrap_or(0);
         let (index, next) = self.waiting.iter().enumerate().min_by_key(|(_, waiting)| own(waiting))?;
@@ -106,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// The turn, if it comes without a wait.
+    /// Returns the turn if it is available without waiting.
     fn at_once(turns: &Arc<PullTurns>, namespace: &str) -> Option<Turn> {
         turns.turn(namespace).now_or_never()
     }

@@ -1,4 +1,4 @@
-//! Quality of service: a pod's class, and how likely the kernel is to kill its containers for memory.
+//! Quality of service: a pod's class, and the `oom_score_adj` of its containers.
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 
@@ -12,11 +12,12 @@ pub const BEST_EFFORT: &str = "BestEffort";
 const GUARANTEED_OOM_SCORE: i64 = -997;
 const MAX_OOM_SCORE: i32 = 1000;
 const BEST_EFFORT_OOM_SCORE: i64 = 1000;
-/// `system-node-critical` and up.
+/// The priority of `system-node-critical`; higher ones count as critical, too.
 const NODE_CRITICAL_PRIORITY: i32 = 2_000_001_000;
 
-/// `Guaranteed`: every container limits cpu and memory and requests as much. `BestEffort`: nobody asks for
-/// anything. Else `Burstable`. Pod-level resources, where given, decide alone.
+/// Returns the class. `Guaranteed`: every container has limits of cpu and memory, and equal requests.
+/// `BestEffort`: no container has requests or limits. Else `Burstable`. If the pod has pod-level resources, these
+/// alone decide.
 pub fn qos_class(pod: &Pod) -> &'static str {
     if let Some(resources) = &pod::spec(pod).resources {
         return class_of([resources].into_iter());
@@ -48,14 +49,16 @@ fn memory_request(container: &Container) -> i64 {
     amount(container.resources.as_ref().and_then(|r| r.requests.as_ref()), "memory").unwrap_or(0)
 }
 
-/// The `oom_score_adj` of a container's processes. The more of the machine's memory is requested, the safer.
+/// Returns the `oom_score_adj` of a container's processes. The more of the machine's memory is requested, the
+/// lower it is.
 ///
-/// `own` is this program's score: where the machine does not let it have -999, pods have to be above it still.
+/// `own` is the score of this process: if it could not be lowered to -999, the pods' scores still have to be above
+/// it.
 pub fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64, own: i32) -> i32 {
     upstream_oom_score_adj(pod, container, memory_capacity).max(own.saturating_add(1)).min(MAX_OOM_SCORE)
 }
 
-/// This process's own score; 0 if it cannot be read.
+/// Returns the score of this process; 0 if it cannot be read.
 pub fn own_oom_score_adj() -> i32 {
     let text = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
     text.trim().parse().unwrap_or(0)
@@ -73,7 +76,7 @@ fn upstream_oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64
     let share = |request: i64| 1000 - 1000i64.saturating_mul(request) / memory_capacity.max(1);
     let mut score = share(memory_request(container));
     if pod::is_sidecar(container) {
-        // A sidecar is no more likely to go than the containers it serves.
+        // A sidecar is not more likely to be killed than the containers that it serves.
         let least = pod::spec(pod).containers.iter().map(memory_request).min().unwrap_or(0);
         score = score.min(share(least));
     }

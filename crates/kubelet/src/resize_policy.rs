@@ -1,8 +1,8 @@
-//! Which containers are to be started anew for the resources that their pod was given.
+//! Decides which containers are restarted for the resources that are allocated to their pod.
 //!
-//! What a container's `resizePolicy` has it restarted for is never changed in place: it has what it was started with,
-//! and an annotation of the container in the runtime says what that was. So a kubelet that has just started knows, too.
-//! Source: KEP-1287.
+//! A resource whose `resizePolicy` requires a restart is never changed in place: the container keeps what it was
+//! started with. An annotation of the container in the runtime records that, so that a kubelet that has just
+//! started knows it, too. Source: KEP-1287.
 
 use std::collections::BTreeSet;
 
@@ -15,14 +15,14 @@ use crate::pod;
 use crate::resources::{amount, container_resources};
 use crate::runtime::{ContainerState, ContainerStatus, PodRuntimeStatus};
 
-/// What a container was started with, as far as a policy can ask for a restart.
+/// The resources with which a container was started, as far as a policy can require a restart.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Started {
     cpu_shares: Option<u64>,
     cpu_quota: Option<i64>,
     memory_limit: Option<i64>,
-    /// In no cgroup.
+    /// The memory request, which no cgroup holds.
     memory_request: Option<i64>,
 }
 
@@ -44,14 +44,14 @@ fn restarts_for(container: &Container, resource: &str) -> bool {
     policies.any(|p| p.resource_name == resource && p.restart_policy == "RestartContainer")
 }
 
-/// The annotation of a container that is made now; `None` if all is changed in place.
+/// Returns the annotation of a new container; `None` if all resources are changed in place.
 pub fn annotation(pod: &Pod, container: &Container) -> Option<String> {
     let restarts = restarts_for(container, "cpu") || restarts_for(container, "memory");
     restarts.then(|| serde_json::to_string(&Started::of(pod, container)).ok()).flatten()
 }
 
-/// Whether this running container has other resources than its pod was given, and gets them by a restart. One without
-/// the annotation does not.
+/// Whether this running container has other resources than the allocated ones, and needs a restart for them. A
+/// container without the annotation does not.
 fn needs_restart(pod: &Pod, container: &Container, status: &ContainerStatus) -> bool {
     let annotation = status.annotations.get(labels::CONTAINER_RESOURCES);
     let Some(has) = annotation.and_then(|text| serde_json::from_str::<Started>(text).ok()) else {
@@ -63,9 +63,9 @@ fn needs_restart(pod: &Pod, container: &Container, status: &ContainerStatus) -> 
     cpu && restarts_for(container, "cpu") || memory && restarts_for(container, "memory")
 }
 
-/// The containers, by id, that are to be replaced: those that run with what the pod was given before, and of those
-/// that were asked to stop for it (as `runtime` has them) the ones that have ended and not been followed by another one.
-/// What runs to its end is not begun anew.
+/// Returns the ids of the containers to replace. These are the running ones with earlier resources that need a
+/// restart. Of those that were asked to stop for the resize (as `runtime` lists them), these are the ended ones
+/// without a successor. Init containers that run to completion are not restarted.
 pub fn to_replace(pod: &Pod, runtime: &PodRuntimeStatus) -> BTreeSet<String> {
     if ends_without_sandbox(pod, runtime) {
         return BTreeSet::new();
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
     use crate::runtime::{PodSandboxStatus, SandboxState};
 
-    /// With one container, of these requests and limits, whose memory is not changed in place.
+    /// A pod with one container, with these requests and limits, whose memory is not changed in place.
     fn pod(requests: Value, limits: Value) -> Pod {
         let container = json!({"name": "c", "image": "i", "resources": {"requests": requests, "limits": limits},
             "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"},
@@ -100,7 +100,7 @@ mod tests {
         Pod::decode(json!({"spec": {"containers": [container]}}).to_string().as_bytes()).unwrap()
     }
 
-    /// The pod's container as it was started with the resources of `started`.
+    /// The pod's container, started with the resources of `started`.
     fn status(started: &Pod, state: ContainerState) -> ContainerStatus {
         let annotation = annotation(started, &pod::spec(started).containers[0]);
         ContainerStatus {
@@ -178,7 +178,7 @@ mod tests {
             (ContainerState::Running, BTreeSet::new(), id()),
             (ContainerState::Running, id(), id()),
             (ContainerState::Exited, id(), id()),
-            // It came to its end of itself.
+            // The container ended of itself.
             (ContainerState::Exited, BTreeSet::new(), BTreeSet::new()),
             (ContainerState::Created, id(), BTreeSet::new()),
         ] {
@@ -188,14 +188,14 @@ mod tests {
                 ..PodRuntimeStatus::default()
             };
             assert_eq!(to_replace(&new, &runtime), expected, "{state:?}");
-            // Its sandbox is gone, or another one has to be made.
+            // The sandbox is gone, or another one is needed.
             runtime.sandboxes = vec![gone()];
             let mut never = new.clone();
             never.spec.as_mut().unwrap().restart_policy = Some("Never".into());
             assert_eq!(to_replace(&new, &runtime), expected, "{state:?}");
             assert_eq!(to_replace(&never, &runtime), BTreeSet::new(), "{state:?}");
         }
-        // The resize was taken back before the stop.
+        // The resize was reverted before the stop.
         let runtime = PodRuntimeStatus {
             containers: vec![status(&old, ContainerState::Running)],
             replaced: id(),

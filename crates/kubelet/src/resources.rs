@@ -1,4 +1,4 @@
-//! Amounts of resources: what a pod asks for, and the control group settings they become.
+//! Amounts of resources: a pod's requests and limits, and the cgroup settings that follow from them.
 //!
 //! Source: KEP-753 for sidecars, `k8s.io/component-helpers/resource`.
 
@@ -16,13 +16,15 @@ pub type ResourceList = BTreeMap<String, ApiQuantity>;
 
 const CPU_PERIOD: u64 = 100_000;
 const MIN_QUOTA: i64 = 1000;
-/// The kernel refuses quotas of 2^44 microseconds and more (`max_bw_runtime_us`); half of it leaves room for a sum.
+/// The kernel refuses quotas of 2^44 microseconds and more (`max_bw_runtime_us`); half of that leaves room for a
+/// sum.
 const MAX_QUOTA: i64 = 1 << 43;
 const MIN_SHARES: u64 = 2;
 const MAX_SHARES: u64 = 262_144;
 const HUGEPAGES: &str = "hugepages-";
 
-/// The amount of one resource: thousandths for cpu, whole units for all others. `None` if it is not listed.
+/// Returns the amount of one resource: thousandths for cpu, whole units for all others. `None` if it is not
+/// listed.
 pub fn amount(list: Option<&ResourceList>, name: &str) -> Option<i64> {
     let quantity = Quantity::try_from(list?.get(name)?).ok()?;
     Some(if name == "cpu" { quantity.milli_value() } else { quantity.value() })
@@ -35,7 +37,7 @@ pub fn amounts(list: Option<&ResourceList>) -> Amounts {
     list.into_iter().flatten().filter_map(|(name, _)| Some((name.clone(), amount(list, name)?))).collect()
 }
 
-/// Amounts as the API shows them.
+/// Returns the amounts as quantities of the API.
 pub fn quantities(amounts: &Amounts) -> ResourceList {
     let quantity = |name: &str, n: i64| match name {
         "cpu" => Quantity::from_milli(n, Format::DecimalSI),
@@ -53,7 +55,7 @@ fn add(sum: &mut Amounts, other: &Amounts) {
     }
 }
 
-/// The greater of both, by resource.
+/// Raises each amount to that of the other list.
 pub fn max(sum: &mut Amounts, other: &Amounts) {
     for (name, n) in other {
         let own = sum.entry(name.clone()).or_insert(0);
@@ -86,14 +88,14 @@ fn pod_amounts(pod: &Pod, of: impl Fn(&ResourceRequirements) -> Amounts) -> Amou
     sum
 }
 
-/// What the pod takes of its node, overhead included.
+/// Returns the pod's total requests, including overhead.
 pub fn pod_requests(pod: &Pod) -> Amounts {
     let mut sum = pod_amounts(pod, |r| amounts(r.requests.as_ref()));
     add(&mut sum, &amounts(pod::spec(pod).overhead.as_ref()));
     sum
 }
 
-/// What limits of the pod and of its containers make together, overhead included.
+/// Returns the total limits of the pod and its containers, including overhead.
 pub fn pod_limits(pod: &Pod) -> Amounts {
     let mut sum = pod_amounts(pod, |r| amounts(r.limits.as_ref()));
     for (name, n) in amounts(pod::spec(pod).overhead.as_ref()) {
@@ -104,18 +106,18 @@ pub fn pod_limits(pod: &Pod) -> Amounts {
     sum
 }
 
-/// cgroup shares for thousandths of a cpu.
+/// Returns the cgroup shares for thousandths of a CPU.
 pub fn cpu_shares(milli_cpu: i64) -> u64 {
     let shares = u64::try_from(milli_cpu).unwrap_or(0).saturating_mul(1024) / 1000;
     shares.clamp(MIN_SHARES, MAX_SHARES)
 }
 
-/// Microseconds per period of 100 ms; `None` without a limit.
+/// Returns the quota in microseconds per period of 100 ms; `None` without a limit.
 fn cpu_quota(milli_cpu: i64) -> Option<i64> {
     (milli_cpu > 0).then(|| (milli_cpu.saturating_mul(CPU_PERIOD as i64 / 1000)).clamp(MIN_QUOTA, MAX_QUOTA))
 }
 
-/// `hugepages-2Mi` as the kernel names it: `2MB`.
+/// Returns the limits of huge pages by the kernel's names: `hugepages-2Mi` is `2MB`.
 fn hugepage_limits(limits: &Amounts) -> BTreeMap<String, u64> {
     let pages = limits.iter().filter_map(|(name, n)| {
         let bytes = u64::try_from(name.strip_prefix(HUGEPAGES)?.parse::<Quantity>().ok()?.value()).ok()?;
@@ -135,8 +137,8 @@ fn limit_quota(resources: &mut Resources, milli_cpu: i64) {
     }
 }
 
-/// The settings of a container's own cgroup. Where it has no limit of its own, that of the pod as a whole holds for it
-/// too, so that it can see it.
+/// Returns the settings of a container's own cgroup. A container without a limit gets that of the whole pod, so
+/// that it can read the limit.
 ///
 /// Source: `getCPULimit` and `getMemoryLimit` of `k8s.io/kubernetes/pkg/kubelet/kuberuntime`, KEP-2837.
 pub fn container_resources(pod: &Pod, container: &Container) -> Resources {
@@ -150,14 +152,14 @@ pub fn container_resources(pod: &Pod, container: &Container) -> Resources {
     limit_quota(&mut resources, limit("cpu").unwrap_or(0));
     if let Some(memory) = limit("memory") {
         resources.memory_limit = Some(memory);
-        // No swap for pods.
+        // Pods do not swap.
         resources.memory_swap_limit = Some(memory);
     }
     resources.hugepage_limits = hugepage_limits(&limits);
     resources
 }
 
-/// Whether the pod's cgroup limits this resource: the pod itself says so, or every container of it.
+/// Whether the pod's cgroup limits this resource: if the pod has a pod-level limit, or every container has one.
 pub fn is_limited(pod: &Pod, name: &str) -> bool {
     let listed = |r: Option<&ResourceRequirements>| {
         amount(r.and_then(|r| r.limits.as_ref()), name).is_some_and(|n| n > 0)
@@ -168,7 +170,7 @@ pub fn is_limited(pod: &Pod, name: &str) -> bool {
     is_declared && qos::qos_class(pod) != qos::BEST_EFFORT
 }
 
-/// The settings of the pod's cgroup, above its containers'.
+/// Returns the settings of the pod's cgroup, above those of its containers.
 pub fn pod_resources(pod: &Pod, pids_limit: i64) -> Resources {
     let (requests, limits) = (pod_requests(pod), pod_limits(pod));
     let get = |list: &Amounts, name: &str| list.get(name).copied().unwrap_or(0);
@@ -188,7 +190,7 @@ pub fn pod_resources(pod: &Pod, pids_limit: i64) -> Resources {
     resources
 }
 
-/// The settings of the cgroup above all pods, of what there is for them.
+/// Returns the settings of the cgroup above all pods, for these amounts.
 pub fn cgroup_of_all_pods(all: &Amounts, pids: i64) -> Resources {
     Resources {
         cpu_shares: all.get("cpu").map(|milli_cpu| cpu_shares(*milli_cpu)),
@@ -199,7 +201,7 @@ pub fn cgroup_of_all_pods(all: &Amounts, pids: i64) -> Resources {
     }
 }
 
-/// The cgroup of a pod below the kubelet's root: `pod<uid>`, `burstable/pod<uid>`, `besteffort/pod<uid>`.
+/// Returns the cgroup of a pod below the kubelet's root: `pod<uid>`, `burstable/pod<uid>`, `besteffort/pod<uid>`.
 pub fn pod_cgroup(qos_class: &str, uid: &str) -> String {
     match qos_class {
         qos::BURSTABLE => format!("burstable/pod{uid}"),
@@ -240,7 +242,7 @@ mod tests {
         assert_eq!((r.cpu_shares, r.cpu_quota), (Some(2), Some(1000)));
         assert_eq!(r.hugepage_limits, BTreeMap::from([("2MB".to_owned(), 4 << 20)]));
         assert_eq!(container_resources(&none, &Container::default()).cpu_shares, Some(2));
-        // What the kernel would refuse.
+        // Amounts that the kernel would refuse.
         let huge = container_resources(&none, &container(&[], &[("cpu", "100000000000")]));
         assert_eq!(huge.cpu_quota, Some(1 << 43));
     }
@@ -301,7 +303,7 @@ mod tests {
         assert_eq!(score(vec![container(&[("memory", "1Gi")], &[])]), 900);
         assert_eq!(score(vec![container(&[("memory", "10Gi")], &[])]), 3);
         assert_eq!(score(vec![container(&[("cpu", "1")], &[])]), 999);
-        // A server that may not lower its score still goes last.
+        // A server that may not lower its score is still killed last.
         let guaranteed = || vec![container(&[], &[("cpu", "1"), ("memory", "1Gi")])];
         assert_eq!([score_above(guaranteed(), 0), score_above(guaranteed(), -500)], [1, -499]);
         assert_eq!(score_above(vec![container(&[("memory", "10Gi")], &[])], 0), 3);

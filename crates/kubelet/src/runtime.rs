@@ -1,4 +1,4 @@
-//! The container runtime as the kubelet needs it, shaped like the container runtime interface (CRI).
+//! The interface of container runtimes for the kubelet, modelled on the container runtime interface (CRI).
 //!
 //! Source: `k8s.io/cri-api`, RuntimeService and ImageService.
 
@@ -19,22 +19,22 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 
 use crate::pod_network::PortMapping;
 
-/// Display carries the whole text; users see it in events and container states.
+/// Display contains the whole text; users see it in events and container states.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RuntimeError {
     #[error("{0}")]
     NotFound(String),
-    /// A process could not be started; worded as an OCI runtime words it.
+    /// A process could not be started; with the text of an OCI runtime.
     #[error("{0}")]
     Start(String),
-    /// The command of an exec could not be started (there is no such program, for example).
+    /// The command of an exec could not be started, for example because the program does not exist.
     #[error("{message}")]
     Exec { message: String, exit_code: i32 },
     #[error("command timed out: {command:?} timed out after {seconds}s")]
     ExecTimeout { command: String, seconds: u64 },
     #[error("{0}")]
     InvalidImageName(String),
-    /// The registry does not let us in.
+    /// The registry has refused the credentials.
     #[error("{0}")]
     Unauthorized(String),
     #[error("{0}")]
@@ -51,36 +51,36 @@ pub type Result<T, E = RuntimeError> = std::result::Result<T, E>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeVersion {
-    /// `knarr`, `containerd`; the scheme of container ids.
+    /// `knarr` or `containerd`; the scheme of container ids.
     pub name: String,
     pub version: String,
 }
 
-/// One of the ways in which a runtime runs pods, as a RuntimeClass names it.
+/// One configuration of a runtime, as named by a RuntimeClass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuntimeHandler {
-    /// Empty is the default one.
+    /// Empty for the default handler.
     pub name: String,
     pub recursive_read_only_mounts: bool,
-    /// Whether pods with `hostUsers: false` get a user namespace of their own.
+    /// Whether it supports user namespaces, for pods with `hostUsers: false`.
     pub user_namespaces: bool,
 }
 
 /// Whether a runtime can run pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// What keeps pods from running, as the node's Ready condition tells it; nothing if all is well.
+    /// What keeps pods from running, with the texts of the node's Ready condition; empty if the runtime is ready.
     pub not_ready: Vec<String>,
-    /// Why it gave no answer now; then the rest is what is known nevertheless.
+    /// The error if the status could not be read now; `not_ready` is then the last known state.
     pub error: Option<String>,
 }
 
-/// What a runtime can do, and what the kubelet can ask of it. Nothing, unless it is set.
+/// The features of a runtime that the kubelet can use. The default is none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuntimeFeatures {
-    /// Empty if the runtime does not list them.
+    /// Empty if the runtime does not list its handlers.
     pub handlers: Vec<RuntimeHandler>,
-    /// `supplementalGroupsPolicy: Strict`.
+    /// Whether it supports `supplementalGroupsPolicy: Strict`.
     pub supplemental_groups_policy: bool,
     /// Whether it applies AppArmor profiles, on hosts that have AppArmor.
     pub app_armor: bool,
@@ -89,13 +89,13 @@ pub struct RuntimeFeatures {
 }
 
 impl RuntimeFeatures {
-    /// Whether a handler makes mounts read-only with all that is mounted below. One that is not listed does not.
+    /// Whether a handler can make mounts read-only recursively. A handler that is not listed cannot.
     pub fn recursive_read_only_mounts(&self, handler: &str) -> bool {
         self.handlers.iter().any(|known| known.name == handler && known.recursive_read_only_mounts)
     }
 }
 
-/// Which AppArmor profile a container runs under.
+/// The AppArmor profile of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AppArmorProfile {
     RuntimeDefault,
@@ -104,7 +104,7 @@ pub enum AppArmorProfile {
     Localhost(String),
 }
 
-/// Parts of an SELinux label; what is empty is left to the runtime.
+/// The parts of an SELinux label; the runtime chooses the empty ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeLinuxOptions {
     pub user: String,
@@ -113,7 +113,7 @@ pub struct SeLinuxOptions {
     pub level: String,
 }
 
-/// Nameservers and the like for a pod's /etc/resolv.conf.
+/// The resolver settings for a pod's /etc/resolv.conf.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DnsConfig {
     pub servers: Vec<String>,
@@ -126,11 +126,11 @@ pub struct PodSandboxConfig {
     pub namespace: String,
     pub name: String,
     pub uid: String,
-    /// How many sandboxes the pod had before.
+    /// The number of earlier sandboxes of the pod.
     pub attempt: u32,
     pub hostname: String,
     pub log_directory: PathBuf,
-    /// `None` leaves /etc/resolv.conf to the image.
+    /// `None` keeps the image's /etc/resolv.conf.
     pub dns: Option<DnsConfig>,
     pub port_mappings: Vec<PortMapping>,
     pub labels: BTreeMap<String, String>,
@@ -139,17 +139,17 @@ pub struct PodSandboxConfig {
     pub host_ipc: bool,
     pub host_pid: bool,
     pub shared_pid: bool,
-    /// Whether any of its containers is.
+    /// Whether any of its containers is privileged.
     pub privileged: bool,
-    /// Who the sandbox's own process runs as, where it has one.
+    /// The user of the sandbox's own process, if it has one.
     pub user: ContainerUser,
     pub se_linux: Option<SeLinuxOptions>,
-    /// Of the pod's RuntimeClass; empty is the runtime's default.
+    /// The handler of the pod's RuntimeClass; empty for the runtime's default.
     pub runtime_handler: String,
     pub sysctls: BTreeMap<String, String>,
-    /// The pod gets a user namespace of its own, whose ids are these outside.
+    /// The ids on the host of the pod's user namespace, if it has one.
     pub user_namespace: Option<IdRange>,
-    /// Relative to the kubelet's cgroup root; its limits are the kubelet's.
+    /// The pod's cgroup, relative to the kubelet's cgroup root; the kubelet sets its limits.
     pub cgroup_parent: String,
 }
 
@@ -162,12 +162,12 @@ pub struct PodSandboxStatus {
     pub attempt: u32,
     pub state: SandboxState,
     pub created_at: Timestamp,
-    /// Empty with the host's network.
+    /// Empty for a pod in the host's network.
     pub ips: Vec<IpAddr>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
     pub host_network: bool,
-    /// By which the runtime runs it; empty is the default one.
+    /// The handler that runs it; empty for the default one.
     pub runtime_handler: String,
 }
 
@@ -176,7 +176,7 @@ pub struct PodSandboxStatus {
 pub struct Mount {
     pub container_path: String,
     pub host_path: PathBuf,
-    /// The tree of an image in place of `host_path`; it can be neither written to nor executed.
+    /// The tree of an image in place of `host_path`; it is mounted read-only and noexec.
     pub image: Option<ImageMount>,
     pub read_only: bool,
     pub recursive_read_only: bool,
@@ -187,19 +187,19 @@ pub struct Mount {
 pub struct ImageMount {
     /// The image's id.
     pub image: String,
-    /// What of the tree is mounted; all of it if empty.
+    /// The part of the tree that is mounted; all of it if empty.
     pub sub_path: String,
 }
 
-/// Who a container runs as, as far as the pod says.
+/// The user of a container, as far as the pod sets it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ContainerUser {
-    /// `None` leaves it to the image.
+    /// `None` for the image's user.
     pub uid: Option<u32>,
     pub gid: Option<u32>,
-    /// Beside the image's own groups unless `strict_groups`.
+    /// Added to the image's own groups unless `strict_groups`.
     pub supplemental_groups: Vec<u32>,
-    /// `supplementalGroupsPolicy: Strict`.
+    /// Whether the pod has `supplementalGroupsPolicy: Strict`.
     pub strict_groups: bool,
 }
 
@@ -210,14 +210,14 @@ pub struct ContainerConfig {
     pub attempt: u32,
     /// The image's id, or any name of an image that is present.
     pub image: String,
-    /// What the pod calls the image; its status shows this name.
+    /// The image's name in the pod's spec, which the status shows.
     pub image_name: String,
-    /// In place of the image's entrypoint (and, if it is not empty, of its command as well).
+    /// Replaces the image's entrypoint, and if it is not empty, the image's command as well.
     pub command: Vec<String>,
-    /// In place of the image's command.
+    /// Replaces the image's command.
     pub args: Vec<String>,
     pub working_dir: String,
-    /// On top of the image's.
+    /// Added to the image's variables.
     pub env: Vec<(String, String)>,
     pub mounts: Vec<Mount>,
     pub devices: Vec<Device>,
@@ -235,15 +235,15 @@ pub struct ContainerConfig {
     pub no_new_privileges: bool,
     pub capabilities: CapabilityChange,
     pub seccomp: SeccompProfile,
-    /// Where the profile of `SeccompProfile::Localhost` was read; empty for all others.
+    /// The file from which the profile of `SeccompProfile::Localhost` was read; empty for all others.
     pub seccomp_file: PathBuf,
-    /// `None` leaves it to the runtime.
+    /// `None` lets the runtime choose.
     pub app_armor: Option<AppArmorProfile>,
     pub se_linux: Option<SeLinuxOptions>,
-    /// `procMount: Unmasked`.
+    /// Whether the container has `procMount: Unmasked`.
     pub unmasked_proc: bool,
     pub pid_mode: PidMode,
-    /// In place of the image's.
+    /// Replaces the image's stop signal.
     pub stop_signal: Option<String>,
 }
 
@@ -257,20 +257,20 @@ pub struct ContainerStatus {
     pub created_at: Timestamp,
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
-    /// Set once exited.
+    /// Set once the container has exited.
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
     /// `Completed`, `Error`, `OOMKilled`, `StartError`, `ContainerStatusUnknown`.
     pub reason: String,
     pub message: String,
-    /// What the image is called: a tag where it has one, else its id.
+    /// The image's name: a tag if it has one, else its id.
     pub image: String,
-    /// `<repository>@<digest>` where it has one, else the image's id.
+    /// `<repository>@<digest>` if the image has one, else its id.
     pub image_id: String,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
     pub log_path: PathBuf,
-    /// uid, gid and groups that the process was started with.
+    /// The uid, gid and groups with which the process was started.
     pub user: Option<(u32, u32, Vec<u32>)>,
 }
 
@@ -281,8 +281,8 @@ pub struct PodRuntimeStatus {
     pub sandboxes: Vec<PodSandboxStatus>,
     /// Newest first.
     pub containers: Vec<ContainerStatus>,
-    /// Which of them, by id, are to be followed by another one, for the resources that the pod was given: of those that
-    /// have ended, however they did. The kubelet knows that, not the runtime.
+    /// The ids of containers that are replaced by another one for a resize: of ended containers, whatever their
+    /// exit code. The kubelet sets this, not the runtime.
     pub replaced: BTreeSet<String>,
 }
 
@@ -294,7 +294,7 @@ impl PodRuntimeStatus {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Image {
-    /// `sha256:…` of the configuration.
+    /// The `sha256:…` of the image's configuration.
     pub id: String,
     pub repo_tags: Vec<String>,
     pub repo_digests: Vec<String>,
@@ -309,7 +309,7 @@ pub struct PulledImage {
     pub credential: Option<Credential>,
 }
 
-/// What probes and hooks show of a command's output: upstream's for a probe.
+/// The maximal length of a command's output in probes and hooks, in bytes: upstream's for a probe.
 pub const MAX_EXEC_OUTPUT: usize = 10 << 10;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -334,27 +334,27 @@ pub struct AttachRequest {
     pub stdin: bool,
     pub stdout: bool,
     pub stderr: bool,
-    /// As the container was made.
+    /// Whether the container was created with a terminal.
     pub tty: bool,
 }
 
 pub type BoxReader = Box<dyn AsyncRead + Send + Unpin>;
 pub type BoxWriter = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// An order to an exec'd or attached process.
+/// A control message to an exec'd or attached process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Control {
     Resize(TerminalSize),
     Signal(i32),
 }
 
-/// A running exec or attach. Streams that were not asked for are `None`; with a terminal all output is `stdout`.
+/// A running exec or attach. Streams that were not requested are `None`; with a terminal all output is `stdout`.
 pub struct Session {
     pub stdin: Option<BoxWriter>,
     pub stdout: Option<BoxReader>,
     pub stderr: Option<BoxReader>,
     pub control: mpsc::Sender<Control>,
-    /// The exit code (128 + signal if killed). An attach answers 0 when its container ends.
+    /// The exit code (128 + signal if killed). An attach returns 0 when its container ends.
     pub exit: oneshot::Receiver<Result<i32>>,
 }
 
@@ -362,12 +362,12 @@ pub struct Session {
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 
-/// Something happened to a pod; whoever hears it asks for the state anew.
+/// An event of a pod; receivers read the state anew.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeEvent {
     pub pod_uid: String,
     pub sandbox_id: String,
-    /// Empty when it concerns the sandbox.
+    /// Empty if the event concerns the sandbox.
     pub container_id: String,
     pub kind: RuntimeEventKind,
 }
@@ -380,7 +380,7 @@ pub enum RuntimeEventKind {
     SandboxStopped,
 }
 
-/// Whether statistics have what containers have written to their roots, which takes a walk.
+/// Whether statistics include the disk usage of containers' root file systems, which has to be computed by a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disk {
     Measured,
@@ -394,7 +394,7 @@ pub struct ContainerStats {
     pub name: String,
     pub at: Timestamp,
     pub usage: Stats,
-    /// What it has written to its root; `None` where it is not known, or was not asked for.
+    /// The disk usage of its root file system; `None` if it is not known, or was not requested.
     pub rootfs: Option<DiskUsage>,
 }
 
@@ -403,45 +403,45 @@ pub struct SandboxStats {
     pub sandbox_id: String,
     pub pod_uid: String,
     pub at: Timestamp,
-    /// Of the pod's cgroup.
+    /// The usage of the pod's cgroup.
     pub usage: Stats,
 }
 
-/// Further figures of a container or of a pod, for metrics.
+/// Further statistics of a container or of a pod, for metrics.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct UsageDetails {
-    /// Of the container, or of the pod's sandbox.
+    /// The id of the container, or of the pod's sandbox.
     pub id: String,
     /// `/kubepods/burstable/podUID`, from the hierarchy's root.
     pub cgroup: String,
     pub figures: Details,
-    /// The network of a sandbox that has its own.
+    /// The network interfaces of a sandbox with its own network.
     pub interfaces: Vec<InterfaceStats>,
 }
 
-/// A container runtime. Sandboxes and containers outlive the caller. Nothing has a default: a runtime around another one
-/// would answer by it in place of handing the call on.
+/// A container runtime. Sandboxes and containers outlive the caller. No method has a default: a runtime that wraps
+/// another one would use it in place of passing the call on.
 #[async_trait]
 pub trait ContainerRuntime: Send + Sync + 'static {
     fn version(&self) -> RuntimeVersion;
 
-    /// As last heard of the runtime.
+    /// Returns the last known features of the runtime.
     fn features(&self) -> RuntimeFeatures;
 
-    /// What has been counted of it, as text for Prometheus.
+    /// Returns metrics of the runtime, as text for Prometheus.
     fn metrics(&self) -> String;
 
     async fn readiness(&self) -> Readiness;
 
-    /// Makes a sandbox, connects it to the pod network and gives its id.
+    /// Creates a sandbox, connects it to the pod network and returns its id.
     async fn run_pod_sandbox(&self, config: &PodSandboxConfig) -> Result<String>;
-    /// Kills what runs in it and disconnects it; fine if it is stopped or unknown.
+    /// Kills the processes in it and disconnects it; succeeds if it is stopped or unknown.
     async fn stop_pod_sandbox(&self, id: &str) -> Result<()>;
-    /// Removes the sandbox and its containers; fine if it is unknown.
+    /// Removes the sandbox and its containers; succeeds if it is unknown.
     async fn remove_pod_sandbox(&self, id: &str) -> Result<()>;
     async fn list_pod_sandboxes(&self) -> Result<Vec<PodSandboxStatus>>;
 
-    /// `sandbox` is what the sandbox was made from.
+    /// Creates a container; `sandbox` is the configuration of its sandbox.
     async fn create_container(
         &self,
         sandbox_id: &str,
@@ -449,43 +449,44 @@ pub trait ContainerRuntime: Send + Sync + 'static {
         sandbox: &PodSandboxConfig,
     ) -> Result<String>;
     async fn start_container(&self, id: &str) -> Result<()>;
-    /// Sends the stop signal, waits up to the grace period, kills; returns when the container has ended. With 0 it
-    /// is killed at once. Fine if it has ended.
+    /// Sends the stop signal, waits up to the grace period, and kills; returns when the container has ended. With
+    /// 0 it is killed at once. Succeeds if it has ended already.
     async fn stop_container(&self, id: &str, grace_seconds: u64) -> Result<()>;
-    /// Kills it if it runs; fine if it is unknown.
+    /// Removes a container, and kills it if it runs; succeeds if it is unknown.
     async fn remove_container(&self, id: &str) -> Result<()>;
     async fn list_containers(&self) -> Result<Vec<ContainerStatus>>;
     async fn container_status(&self, id: &str) -> Result<ContainerStatus>;
-    /// Sandboxes and containers of one pod.
+    /// Returns the sandboxes and containers of one pod.
     async fn pod_status(&self, uid: &str) -> Result<PodRuntimeStatus>;
     async fn update_container_resources(&self, id: &str, resources: &Resources) -> Result<()>;
-    /// The limits in force of a container that runs, as far as the runtime reports them; negative is unlimited.
+    /// Returns the limits in force of a running container, as far as the runtime reports them; negative means
+    /// unlimited.
     async fn container_limits(&self, id: &str) -> Result<Resources>;
-    /// Opens the container's log anew, after it was renamed.
+    /// Reopens the container's log after it was renamed.
     async fn reopen_container_log(&self, id: &str) -> Result<()>;
 
-    /// Runs a command to its end. With `timeout_seconds` 0 there is no limit. Of each stream
-    /// [`MAX_EXEC_OUTPUT`] is kept.
+    /// Runs a command to its end. With `timeout_seconds` 0 there is no limit. [`MAX_EXEC_OUTPUT`] bytes of each
+    /// stream are kept.
     async fn exec_sync(&self, id: &str, command: &[String], timeout_seconds: u64) -> Result<ExecOutput>;
     async fn exec(&self, id: &str, request: &ExecRequest) -> Result<Session>;
     async fn attach(&self, id: &str, request: &AttachRequest) -> Result<Session>;
     /// Connects to a TCP port on the sandbox's loopback.
     async fn port_forward(&self, sandbox_id: &str, port: u16) -> Result<Box<dyn Connection>>;
 
-    /// Without what it has written to its root.
+    /// Returns statistics without the disk usage of the root file system.
     async fn container_stats(&self, id: &str) -> Result<ContainerStats>;
     async fn list_container_stats(&self, disk: Disk) -> Result<Vec<ContainerStats>>;
     async fn list_sandbox_stats(&self) -> Result<Vec<SandboxStats>>;
-    /// Of containers and ready sandboxes, as far as it is known.
+    /// Returns the details of containers and ready sandboxes, as far as they are known.
     async fn usage_details(&self) -> Result<Vec<UsageDetails>>;
 
     async fn image_status(&self, name: &str) -> Result<Option<Image>>;
     async fn list_images(&self) -> Result<Vec<Image>>;
-    /// Tries the credentials that match the image, anonymously only if none does.
+    /// Pulls an image with the credentials that match it, anonymously only if none does.
     async fn pull_image(&self, name: &str, keyring: &Keyring) -> Result<PulledImage>;
     async fn remove_image(&self, name: &str) -> Result<()>;
     async fn image_fs_info(&self) -> Result<FsInfo>;
 
-    /// What happens from now on. A receiver that lags asks for everything anew.
+    /// Subscribes to the events from now on. A receiver that lags behind has to list everything again.
     fn events(&self) -> broadcast::Receiver<RuntimeEvent>;
 }

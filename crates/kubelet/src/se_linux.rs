@@ -1,7 +1,7 @@
-//! SELinux labels that a pod asks for: which ones a container gets, and what becomes of them on this node.
+//! SELinux labels in a pod's spec: the label of each container, and whether this node can set it.
 //!
-//! Upstream hands them to the runtime, and runtimes ignore them where SELinux is off. Here the pod is warned then, and
-//! refused where SELinux is on and the runtime cannot set labels.
+//! Upstream passes labels to the runtime, and runtimes ignore them where SELinux is off. Here the pod gets a
+//! warning event then; where SELinux is on and the runtime cannot set labels, the pod is refused.
 
 use k8s_openapi::api::core::v1::{Container, Pod, SELinuxOptions as ApiOptions};
 
@@ -20,7 +20,7 @@ fn shape(options: &ApiOptions) -> Option<SeLinuxOptions> {
     (made != SeLinuxOptions::default()).then_some(made)
 }
 
-/// Of the pod's sandbox, and of containers that have none of their own.
+/// Returns the label of the pod's sandbox, and of containers without their own.
 pub fn of_pod(pod: &Pod) -> Option<SeLinuxOptions> {
     pod::spec(pod).security_context.as_ref().and_then(|s| s.se_linux_options.as_ref()).and_then(shape)
 }
@@ -37,13 +37,13 @@ fn is_asked(pod: &Pod) -> bool {
     of_pod(pod).is_some() || pod::security_contexts(pod).any(|s| own(s).is_some())
 }
 
-/// Why the pod's labels cannot be set here.
+/// Returns why the pod's labels cannot be set on this node.
 pub fn unenforceable(pod: &Pod, host: HostSecurity, features: &RuntimeFeatures) -> Option<String> {
     let refused = host.se_linux && !features.se_linux && is_asked(pod);
     refused.then(|| "the container runtime does not support SELinux labels".to_owned())
 }
 
-/// What the pod is warned of: labels that mean nothing on this host.
+/// Returns the warning about labels that have no effect on this host.
 pub fn warning(pod: &Pod, host: HostSecurity) -> Option<(&'static str, String)> {
     let ignored = !host.se_linux && is_asked(pod);
     ignored.then(|| {

@@ -1,8 +1,8 @@
-//! Whether the kubelet still passes on what happens to pods.
+//! The health check of the kubelet's event handling.
 //!
-//! Upstream has one loop through which all of it goes, and looks how long ago a round began. Here each pod has a worker,
-//! and one that waits for a slow image is no fault; so what they have in common is tried: a beat goes through the locks
-//! that every event of a pod goes through, on the threads that the workers run on.
+//! Upstream has one loop that handles all events, and checks how long ago its last iteration began. Here each pod
+//! has a worker, and a worker that waits for a slow image is no fault. So the check covers what the workers share:
+//! a heartbeat takes the locks that every event of a pod takes, on the threads that the workers use.
 //!
 //! Source: upstream's `SyncLoopHealthCheck`.
 
@@ -13,12 +13,12 @@ use knarr_apimachinery::clock::Clock;
 use tokio_util::sync::CancellationToken;
 
 const BEAT: Duration = Duration::from_secs(30);
-/// Upstream's: twice the time between two looks at everything, and at least this.
+/// Upstream's limit: twice the interval of its full resync, and at least this.
 const TOO_LONG: Duration = Duration::from_secs(300);
 
 pub struct SyncLoop {
     clock: Arc<dyn Clock>,
-    /// When the last beat began; `None` before the first.
+    /// When the last heartbeat began; `None` before the first.
     last: Mutex<Option<Duration>>,
 }
 
@@ -27,7 +27,7 @@ impl SyncLoop {
         Arc::new(Self { clock, last: Mutex::default() })
     }
 
-    /// Beats until `stop`; `pass` does what an event of a pod does, without one.
+    /// Runs heartbeats until `stop` is cancelled; `pass` takes the locks that an event of a pod takes.
     pub async fn run(self: Arc<Self>, pass: impl Fn() + Send, stop: CancellationToken) {
         loop {
             *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.clock.monotonic());

@@ -1,4 +1,4 @@
-//! Which sysctls pods of this node may set: those known to be safe, and what the node's `--allowed-unsafe-sysctls` adds.
+//! Which sysctls pods of this node may set: the safe ones, and those of the node's `--allowed-unsafe-sysctls`.
 //!
 //! Source: `k8s.io/kubernetes/pkg/kubelet/sysctl`, `k8s.io/component-helpers/node/util/sysctl`.
 
@@ -9,7 +9,8 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::pod;
 
-/// Safe ones: namespaced, and without influence on other pods; with the kernel version that namespaced them.
+/// The safe sysctls: namespaced, and without influence on other pods; with the kernel version that namespaced
+/// them.
 const SAFE: [(&str, (u32, u32)); 14] = [
     ("kernel.shm_rmid_forced", (0, 0)),
     ("net.ipv4.ip_local_port_range", (0, 0)),
@@ -29,7 +30,7 @@ const SAFE: [(&str, (u32, u32)); 14] = [
 const MAX_LENGTH: usize = 253;
 const PATTERN: &str = r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*([a-z0-9][-_a-z0-9]*)?[a-z0-9*]";
 
-/// The kernel namespace that a sysctl belongs to.
+/// The kernel namespace to which a sysctl belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Namespace {
     Ipc,
@@ -49,11 +50,11 @@ impl fmt::Display for Namespace {
     }
 }
 
-/// `None` for what is not known to be namespaced.
+/// Returns the namespace of a sysctl; `None` if it is not known to be namespaced.
 fn namespace(name: &str) -> Option<Namespace> {
     match name {
         "kernel.domainname" => Some(Namespace::Uts),
-        // `kernel.shm` and `kernel.msg` are what is left of `kernel.shm*` and `kernel.msg*`.
+        // `kernel.shm` and `kernel.msg` are the prefixes of `kernel.shm*` and `kernel.msg*`.
         "kernel.sem"
         | "kernel.shm"
         | "kernel.shmall"
@@ -71,7 +72,7 @@ fn namespace(name: &str) -> Option<Namespace> {
     }
 }
 
-/// The name with dots between its parts; where the parts are separated by slashes, dots inside a part become slashes.
+/// Returns the name with dots between its parts; if slashes separate the parts, dots inside a part become slashes.
 pub fn normalized(name: &str) -> String {
     if name.find(['.', '/']).is_none_or(|at| name.as_bytes()[at] == b'.') {
         return name.to_owned();
@@ -92,7 +93,7 @@ pub enum PatternError {
     NotNamespaced(String),
 }
 
-/// A sysctl, or with a `*` at its end all that begin so.
+/// A sysctl, or with `*` at its end all sysctls with that prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SysctlPattern {
     text: String,
@@ -120,7 +121,7 @@ impl FromStr for SysctlPattern {
     }
 }
 
-/// As it was given.
+/// Formats the pattern as it was given.
 impl fmt::Display for SysctlPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
@@ -142,14 +143,15 @@ fn is_well_formed(text: &str) -> bool {
         })
 }
 
-/// What pods may set.
+/// The sysctls that pods may set.
 #[derive(Debug, Clone)]
 pub struct SysctlAllowlist {
     patterns: Vec<SysctlPattern>,
 }
 
 impl SysctlAllowlist {
-    /// The safe ones of this kernel (`6.1.0-13-amd64`), and those that the node's owner adds.
+    /// Creates the list of the safe sysctls of this kernel (`6.1.0-13-amd64`), and the additional ones of the
+    /// configuration.
     pub fn new(kernel_version: &str, allowed_unsafe: &[SysctlPattern]) -> Self {
         let mut numbers = kernel_version.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse().ok());
         let kernel = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
@@ -158,7 +160,7 @@ impl SysctlAllowlist {
         Self { patterns: safe.chain(allowed_unsafe.iter().cloned()).collect() }
     }
 
-    /// Why the pod may not set what it wants to set.
+    /// Returns why the pod may not set its sysctls; `None` if it may.
     pub fn forbidden(&self, pod: &Pod) -> Option<String> {
         let wanted = pod::spec(pod).security_context.as_ref()?.sysctls.as_ref()?;
         wanted.iter().find_map(|sysctl| self.refusal(&normalized(&sysctl.name), pod))

@@ -1,4 +1,4 @@
-//! Stopping containers: events, preStop hooks, grace periods, and who goes before whom.
+//! Stops containers: events, preStop hooks, grace periods, and the order of containers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::labels;
 use crate::pod;
 use crate::runtime::{ContainerRuntime, ContainerState, ContainerStatus, PodRuntimeStatus, Result};
 
-/// Nobody is killed without a moment to clean up.
+/// The minimal grace period, so that every process can clean up.
 const MIN_GRACE_SECONDS: i64 = 2;
 
-/// Whose turn it is: main containers go first, then sidecars from the last to the first.
+/// The order of termination: main containers are stopped first, then sidecars from the last to the first.
 struct Ordering {
     ended: BTreeMap<String, watch::Sender<bool>>,
-    /// By sidecar: those that have to end before it.
+    /// For each sidecar, the containers that have to end before it.
     before: BTreeMap<String, Vec<watch::Receiver<bool>>>,
 }
 
@@ -49,7 +49,7 @@ impl Ordering {
     async fn wait_for_turn(&self, name: &str) {
         for receiver in self.before.get(name).into_iter().flatten() {
             let mut receiver = receiver.clone();
-            // A sender that is gone means that nobody is left to wait for.
+            // A dropped sender means that its container has ended.
             let _ = receiver.wait_for(|ended| *ended).await;
         }
     }
@@ -68,7 +68,7 @@ pub struct Terminator {
     pub clock: Arc<dyn Clock>,
 }
 
-/// The grace period by the pod and by what failed.
+/// Returns the grace period in seconds, by the pod and by the failed probe.
 fn grace_seconds(pod: &Pod, container: &Container, reason: KillReason) -> i64 {
     if let Some(seconds) = pod.metadata.deletion_grace_period_seconds {
         return seconds;
@@ -82,14 +82,14 @@ fn grace_seconds(pod: &Pod, container: &Container, reason: KillReason) -> i64 {
     own.or(pod::spec(pod).termination_grace_period_seconds).unwrap_or(MIN_GRACE_SECONDS)
 }
 
-/// Who is to be killed, and why.
+/// The container to kill, and why.
 pub struct Kill<'a> {
     pub id: &'a str,
     pub name: &'a str,
-    /// For the Killing event; empty for the usual one.
+    /// The message of the Killing event; empty for the usual one.
     pub message: &'a str,
     pub reason: KillReason,
-    /// In place of the pod's.
+    /// Replaces the pod's grace period, in seconds.
     pub grace_seconds: Option<i64>,
 }
 
@@ -99,7 +99,7 @@ impl Terminator {
         self.kill(pod, pod_ip, kill, None).await
     }
 
-    /// Stops all containers of the pod at once (sidecars after the others).
+    /// Stops all containers of the pod at the same time, but sidecars after the others.
     pub async fn kill_containers(
         &self,
         pod: &Pod,
@@ -134,7 +134,7 @@ impl Terminator {
         ordering: Option<&Ordering>,
     ) -> Result<()> {
         let Some((kind, container)) = pod::find_container(pod, kill.name) else {
-            // Not in the spec any more: nothing is known but that it has to go.
+            // The container is not in the spec any more: its hooks and grace period are not known.
             return self.runtime.stop_container(kill.id, MIN_GRACE_SECONDS as u64).await;
         };
         let message = match kill.message {
@@ -168,7 +168,7 @@ impl Terminator {
                 () = self.clock.sleep(left()) => {}
             }
         }
-        // Rounded up: the moments spent here are not the container's loss.
+        // Rounded up, so that time spent in this process does not shorten the grace period.
         let seconds = left().as_millis().div_ceil(1000).max(MIN_GRACE_SECONDS as u128);
         let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
         let stopped = self.runtime.stop_container(kill.id, seconds).await;
@@ -179,12 +179,12 @@ impl Terminator {
     }
 }
 
-/// The grace period that a container of a pod nobody knows any more was started with.
+/// Returns the grace period with which a container was started, for pods that the API does not have any more.
 pub fn remembered_grace(status: &ContainerStatus) -> Option<i64> {
     status.annotations.get(labels::TERMINATION_GRACE_PERIOD)?.parse().ok()
 }
 
-/// The time a pod gets to end: what the API says of its deletion, and never more than was given before.
+/// Returns the grace period of a pod: that of its deletion, and never more than it was given before.
 pub fn effective_grace(pod: &Pod, given_before: Option<i64>) -> i64 {
     let wanted = pod
         .metadata

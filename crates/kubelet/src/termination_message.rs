@@ -1,4 +1,4 @@
-//! What a container said at its end: the termination message file, or the end of its log.
+//! Termination messages of containers: from the termination message file, or from the end of the log.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::runtime::ContainerStatus;
 const MAX_FILE: u64 = 4096;
 const MAX_LOG: usize = 2048;
 const MAX_LOG_LINES: usize = 80;
-/// Read from the end of the log: lines carry their time and stream as well.
+/// How many bytes are read from the end of the log: lines contain their time and stream as well.
 const LOG_TAIL: u64 = 16 << 10;
 
-/// The message of an ended container; `None` leaves the runtime's. Blocks.
+/// Returns the message of an ended container; `None` keeps the runtime's. Blocks.
 pub fn read(dirs: &PodDirs, uid: &str, status: &ContainerStatus) -> Option<String> {
     let path = status.annotations.get(labels::TERMINATION_MESSAGE_PATH).filter(|p| !p.is_empty())?;
     let file = dirs.container_dir(uid, &status.name).join(status.attempt.to_string());
@@ -33,7 +33,7 @@ pub fn read(dirs: &PodDirs, uid: &str, status: &ContainerStatus) -> Option<Strin
     Some(message).filter(|text| !text.is_empty())
 }
 
-/// The container owns the file and may have put anything there: only a plain file is read, and not all of it.
+/// Reads the file. The container may have replaced it by anything: only a regular file is read, up to the limit.
 fn read_file(path: &Path) -> io::Result<String> {
     let file = match plain_file::open(path) {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(String::new()),
@@ -65,7 +65,8 @@ fn log_tail(path: &Path) -> io::Result<String> {
     Ok(content[at..].to_owned())
 }
 
-/// A CRI log line is time, stream, tag, text; tag `P` means that the line goes on.
+/// Returns the text of a CRI log line, which has time, stream, tag and text; tag `P` means that the line
+/// continues.
 fn content(line: &str) -> String {
     let mut parts = line.splitn(4, ' ');
     let (tag, text) = (parts.nth(2).unwrap_or("F"), parts.next().unwrap_or(""));

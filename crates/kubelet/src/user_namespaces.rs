@@ -1,4 +1,4 @@
-//! `hostUsers: false`: a pod that asks for a user namespace of its own does not run in the host's.
+//! User namespaces: a pod with `hostUsers: false` does not run in the host's.
 //!
 //! Source: `k8s.io/kubernetes/pkg/kubelet/userns`, KEP-127.
 
@@ -16,11 +16,11 @@ use crate::config::PodDirs;
 use crate::pod;
 use crate::runtime::{IdRange, RuntimeFeatures};
 
-/// As many ids as each pod has, and where the first pod's begin. Source: upstream's kubelet.
+/// The number of ids of each pod, and the first id of the first pod. Source: upstream's kubelet.
 const IDS: u32 = 65_536;
-/// More pods than a node has.
+/// The maximal number of pods, above that of a node.
 const MOST_PODS: u32 = 4096;
-/// Beside the pod's other files, under the name that upstream's kubelet gives it.
+/// The file beside the pod's other files, with the name that upstream's kubelet uses.
 const FILE: &str = "userns";
 
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ fn file_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Rang
     move |source| RangeError::File { what, path, source }
 }
 
-/// What the file holds: the same ranges for users and groups.
+/// The content of the file: the same ranges for users and groups.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Record {
@@ -56,18 +56,18 @@ struct Mapping {
     length: u32,
 }
 
-/// Gives every pod a range of ids that no other pod of the node has.
+/// Allocates a range of ids to every pod that no other pod of the node has.
 ///
-/// The ranges are in the pods' folders and nowhere else: they survive a restart, and one is free again
-/// when its pod's folder is removed.
+/// The ranges are stored in the pods' folders only: they survive a restart, and a range becomes free when its
+/// pod's folder is removed.
 #[derive(Debug, Default)]
 pub struct UserNamespaces {
-    /// One pod at a time chooses.
+    /// Locked while a range is chosen, so that two pods do not choose the same.
     choosing: Mutex<()>,
 }
 
 impl UserNamespaces {
-    /// The pod's range, chosen when it is first asked for. Blocks.
+    /// Returns the pod's range, which is chosen at the first call. Blocks.
     pub fn range_of(&self, dirs: &PodDirs, uid: &str) -> Result<IdRange, RangeError> {
         let _choosing = self.choosing.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = dirs.pod_dir(uid);
@@ -105,7 +105,7 @@ fn read(path: &Path) -> Result<Option<IdRange>, RangeError> {
     }
 }
 
-/// First under another name, so that a crash leaves no half of it.
+/// Writes the file under another name and renames it, so that a crash leaves no partial file.
 fn write(path: &Path, range: IdRange) -> Result<(), RangeError> {
     let mapping = Mapping { host_id: range.first, container_id: 0, length: range.count };
     let record = Record { uid_mappings: vec![mapping], gid_mappings: vec![mapping] };
@@ -120,18 +120,18 @@ fn write(path: &Path, range: IdRange) -> Result<(), RangeError> {
     fs::rename(&new, path).map_err(file_error("create", path))
 }
 
-/// Whether the kernel makes user namespaces, and root has not set their number to none.
+/// Whether the kernel supports user namespaces, and their maximal number is not set to 0.
 pub fn host_has_them() -> bool {
     let most = fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
     Path::new("/proc/self/ns/user").exists() && most.trim().parse::<u64>().is_ok_and(|most| most > 0)
 }
 
-/// Whether the pod asks for one.
+/// Whether the pod asks for a user namespace.
 pub fn wanted(pod: &Pod) -> bool {
     pod::spec(pod).host_users == Some(false)
 }
 
-/// Why the pod's sandbox cannot be made by that handler.
+/// Returns why the handler cannot run the pod's sandbox.
 pub fn check(pod: &Pod, handler: &str, features: &RuntimeFeatures) -> Result<(), String> {
     if !wanted(pod) {
         return Ok(());
@@ -203,10 +203,10 @@ mod tests {
         }
         let range = |uid: &str| UserNamespaces::default().range_of(&dirs, uid).map(|range| range.first);
         assert_eq!((range("a").unwrap(), range("b").unwrap()), (IDS, 2 * IDS));
-        assert_eq!(range("a").unwrap(), IDS, "also after a restart");
+        assert_eq!(range("a").unwrap(), IDS, "the same after a restart");
         fs::remove_dir_all(dirs.pod_dir("a")).unwrap();
         assert_eq!(range("c").unwrap(), IDS, "free again");
-        // What cannot be read may be anybody's range.
+        // A file that cannot be read may contain any range.
         fs::write(dirs.pod_dir("b").join(FILE), "{").unwrap();
         fs::create_dir_all(dirs.pod_dir("d")).unwrap();
         assert!(matches!(range("d"), Err(RangeError::Parse { .. })));

@@ -1,4 +1,4 @@
-//! The boundary between pod workers and volumes; `crate::volumes` implements it.
+//! The interface between pod workers and volumes; `crate::volumes` implements it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use k8s_openapi::api::core::v1::Pod;
 pub struct MountedVolume {
     /// The folder (or, for a hostPath, file, socket or device) on the host.
     pub host_path: PathBuf,
-    /// The volume itself allows no writing, whatever the mount says (configMap, secret, projected, downwardAPI).
+    /// Whether the volume cannot be written, whatever the mount sets (configMap, secret, projected, downwardAPI).
     pub read_only: bool,
-    /// For an image volume: the image's id, once the image is there. It has no `host_path`.
+    /// The id of the image of an image volume, once it is pulled. Such a volume has no `host_path`.
     pub image: Option<String>,
 }
 
-/// By the volume's name in the pod.
+/// Mounted volumes by the volume's name in the pod.
 pub type MountedVolumes = BTreeMap<String, MountedVolume>;
 
 /// Text for the FailedMount event, such as
@@ -26,7 +26,7 @@ pub type MountedVolumes = BTreeMap<String, MountedVolume>;
 #[error("{message}")]
 pub struct VolumeError {
     pub message: String,
-    /// Nothing is wrong yet; users need not be told.
+    /// Whether no event is needed, as the volume is expected to become ready.
     pub quiet: bool,
 }
 
@@ -40,7 +40,7 @@ impl VolumeError {
     }
 }
 
-/// How much there is of something, and how much of it is used.
+/// The capacity and the used amount of something.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Room {
     pub available: u64,
@@ -48,7 +48,7 @@ pub struct Room {
     pub used: u64,
 }
 
-/// How full a pod's volume behind a claim is.
+/// The usage of a pod's volume behind a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeUsage {
     /// The volume's name in the pod.
@@ -59,25 +59,25 @@ pub struct VolumeUsage {
     pub inodes: Room,
 }
 
-/// Makes volumes ready and takes them away again. All calls may be repeated, also after a restart of the server.
+/// Mounts and unmounts volumes. All calls are idempotent, also across restarts of the server.
 #[async_trait]
 pub trait Volumes: Send + Sync + 'static {
-    /// Makes all volumes of the pod ready below its folder
-    /// ([`crate::config::PodDirs::volume_dir`]) and sets their ownership (fsGroup). Called before containers are
-    /// started and at every later sync of the pod, where it refreshes content that changed (configMap, secret,
-    /// tokens near their end). Must be quick when nothing changed.
+    /// Mounts all volumes of the pod below its folder ([`crate::config::PodDirs::volume_dir`]) and sets their
+    /// ownership (fsGroup). Called before containers are started and at every later sync of the pod, where it
+    /// refreshes changed content (configMap, secret, tokens that expire soon). Must be quick if nothing has
+    /// changed.
     async fn mount(&self, pod: &Pod) -> Result<MountedVolumes, VolumeError>;
 
-    /// Takes down everything of the pod; its containers are gone. Fine if there is nothing. The pod's folder is
-    /// removed afterwards by the caller, who refuses to cross file systems.
+    /// Unmounts and removes all volumes of the pod; its containers are gone. Succeeds if there is nothing to do.
+    /// The caller removes the pod's folder afterwards, and does not cross file systems.
     async fn unmount(&self, pod_uid: &str) -> Result<(), VolumeError>;
 
-    /// What has been counted of the work, as text for Prometheus.
+    /// Returns metrics of the operations, as text for Prometheus.
     fn metrics(&self) -> String {
         String::new()
     }
 
-    /// How full the pod's volumes are, as far as somebody knows.
+    /// Returns the usage of the pod's volumes, as far as it is known.
     async fn usage(&self, _pod_uid: &str) -> Vec<VolumeUsage> {
         Vec::new()
     }
