@@ -100,7 +100,7 @@ impl Cri {
             self.inner.images.call(FS_INFO, &cri::Done {}).await.map_err(client::error)?;
         let found = answer.image_filesystems.into_iter().next();
         let usage = found
-            .ok_or_else(|| RuntimeError::Failed("the runtime tells of no image file system".to_owned()))?;
+            .ok_or_else(|| RuntimeError::Failed("the runtime reports no image file system".to_owned()))?;
         let mount = usage.fs_id.map(|id| id.mountpoint).unwrap_or_default();
         let read = tokio::task::spawn_blocking(move || {
             fs_info(std::path::Path::new(&mount))

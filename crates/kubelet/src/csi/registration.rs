@@ -79,7 +79,7 @@ impl PluginHandler for CsiPlugins {
             }
             Err(error) => {
                 if let Err(why) = self.unregister(&plugin.name).await {
-                    tracing::warn!(driver = plugin.name, error = why, "cannot remove the driver's entry");
+                    tracing::warn!(driver = plugin.name, error = why, "cannot remove its CSINode entry");
                 }
                 Err(error)
             }
@@ -88,7 +88,7 @@ impl PluginHandler for CsiPlugins {
 
     async fn deregister(&self, plugin: &Plugin) {
         if let Err(error) = self.unregister(&plugin.name).await {
-            tracing::warn!(driver = plugin.name, error, "cannot remove the driver's entry");
+            tracing::warn!(driver = plugin.name, error, "cannot remove its CSINode entry");
         }
     }
 }

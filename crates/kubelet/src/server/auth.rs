@@ -15,7 +15,7 @@ const LASTING: Lasting = Lasting {
     denied: Duration::from_secs(30),
 };
 
-/// The request is refused; the text is the body of the response.
+/// The request is refused; the text is the body of the response (401, 403 or 500).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
     #[error("Unauthorized")]
