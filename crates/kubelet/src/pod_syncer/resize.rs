@@ -142,8 +142,8 @@ impl PodSyncer {
         let widest = widest(&before, &of_pod);
         // Widened first: a replaced container has room to start, even if another limit cannot be lowered.
         self.limit_pod(pod, widest.clone()).await?;
-        // While a container is replaced, the pod's limit is not lowered in this pass, and the usage of the pod is
-        // not checked.
+        // While a container is replaced, the pod's limit is not lowered in this pass, and the pod's usage is not
+        // checked: the replaced container will free its memory.
         let shrinks =
             (!replaces).then_some(Limit { in_force: before.memory_limit.or(Some(-1)), wanted: &of_pod });
         self.check_shrink(pod, memory, shrinks, &changed).await?;
