@@ -1,4 +1,4 @@
-//! Who sends a request, and whether they may: authentication and authorization.
+//! Authentication and authorization.
 
 pub mod authn;
 pub mod authz;

@@ -1,4 +1,4 @@
-//! Where a request carries its token: the Authorization header, or a WebSocket subprotocol.
+//! Reads the token of a request: from the Authorization header, or from a WebSocket subprotocol.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
@@ -7,12 +7,12 @@ use http::header::{AUTHORIZATION, HeaderValue, SEC_WEBSOCKET_PROTOCOL};
 
 const PROTOCOL_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
-/// The token, taken out of the headers so that nothing behind passes it on.
+/// Removes the token from the headers, so that no later handler forwards it.
 ///
 /// Source: `k8s.io/apiserver/pkg/authentication/request/{bearertoken,websocket}`.
 pub fn take(headers: &mut HeaderMap) -> Result<Option<String>, String> {
     let token = headers.remove(AUTHORIZATION).and_then(|v| of_header(&String::from_utf8_lossy(v.as_bytes())));
-    // Both are taken out; the header's counts.
+    // Both are removed; the header takes precedence.
     let of_protocol = of_protocol(headers);
     if token.is_some() { Ok(token) } else { of_protocol }
 }
@@ -67,7 +67,7 @@ mod tests {
         headers.insert(AUTHORIZATION, "Basic abc".parse().unwrap());
         assert_eq!(take(&mut headers), Ok(None));
         assert!(headers.is_empty());
-        // What cannot be read is a token that nobody knows, and not nobody's request.
+        // An undecodable token is an unknown token, which is not the same as an anonymous request.
         headers.insert(AUTHORIZATION, HeaderValue::from_bytes(b"Bearer a\xff").unwrap());
         assert_eq!(take(&mut headers), Ok(Some("a\u{fffd}".into())));
     }
@@ -82,7 +82,7 @@ mod tests {
         headers.insert(SEC_WEBSOCKET_PROTOCOL, format!("v4.channel.k8s.io, {protocol}").parse().unwrap());
         assert_eq!(take(&mut headers), Ok(Some("abc".into())));
         assert_eq!(headers[SEC_WEBSOCKET_PROTOCOL], "v4.channel.k8s.io");
-        // Whatever becomes of them, none is left.
+        // Whatever the result, the subprotocols are removed.
         for (protocols, token) in
             [(format!("v4, {protocol}, {protocol}"), None), (format!("v4, {protocol}"), Some("x"))]
         {

@@ -1,4 +1,4 @@
-//! Bootstrap tokens: `id.secret`, kept as Secrets in kube-system, with which new nodes make themselves known.
+//! Bootstrap tokens: `id.secret`, stored as Secrets in kube-system, with which new nodes authenticate.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub const NAMESPACE: &str = "kube-system";
 const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 const DEFAULT_GROUP: &str = "system:bootstrappers";
 
-/// Splits a token of the right form: six and sixteen lower-case letters and digits.
+/// Splits a token of the valid form: six and sixteen lower-case letters and digits.
 pub fn parse(token: &str) -> Option<(&str, &str)> {
     let (id, secret) = token.split_once('.')?;
     let fits = |text: &str, length: usize| {
@@ -23,7 +23,7 @@ pub fn parse(token: &str) -> Option<(&str, &str)> {
     (fits(id, 6) && fits(secret, 16)).then_some((id, secret))
 }
 
-/// Whose token it is, by the Secret of its id; `None` if the Secret does not vouch for it.
+/// Returns the user of a token according to the Secret of its id; `None` if the Secret does not confirm the token.
 pub fn user(secret: &Value, id: &str, token_secret: &str, now: Timestamp) -> Option<UserInfo> {
     if !secret["metadata"]["deletionTimestamp"].is_null() || secret["type"] != SECRET_TYPE {
         return None;
@@ -38,7 +38,7 @@ pub fn user(secret: &Value, id: &str, token_secret: &str, now: Timestamp) -> Opt
     }
     let expiration = data("expiration");
     if !expiration.is_empty() {
-        // What cannot be read as a time is over.
+        // An unparsable expiration counts as expired.
         let ends: Timestamp = expiration.parse().ok()?;
         if now >= ends {
             return None;
@@ -60,7 +60,8 @@ pub fn user(secret: &Value, id: &str, token_secret: &str, now: Timestamp) -> Opt
     Some(UserInfo { name, uid: String::new(), groups, extra: BTreeMap::new() }.authenticated())
 }
 
-/// `system:bootstrappers:` and up to 255 letters, digits, colons and dashes that end in a letter or digit.
+/// Returns whether the group is valid: `system:bootstrappers:` and up to 255 letters, digits, colons and dashes that
+/// end in a letter or digit.
 pub fn is_bootstrap_group(group: &str) -> bool {
     let Some(rest) = group.strip_prefix("system:bootstrappers:") else { return false };
     let plain = |b: u8| b.is_ascii_digit() || b.is_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! The authenticators in upstream's order: proxy, client certificate, the kinds of token, nobody.
+//! The authenticators in upstream's order: proxy headers, client certificate, the kinds of token, anonymous.
 
 use http::request::Parts;
 use knarr_apimachinery::status::StatusError;
@@ -27,7 +27,7 @@ pub struct Chain {
     webhook: Option<TokenWebhook>,
 }
 
-/// What an authentication configuration says.
+/// The content of an authentication configuration.
 #[derive(Default)]
 struct Issuers {
     list: Vec<Issuer>,
@@ -67,7 +67,7 @@ impl Chain {
         Ok(Self { tokens, options: options.clone(), token_file, issuers, webhook })
     }
 
-    /// Who sent the request. Credentials are taken out of the headers.
+    /// Authenticates a request. The credentials are removed from the headers.
     pub async fn request(
         &self,
         registry: &Registry,
@@ -104,7 +104,7 @@ impl Chain {
         certificate: &Certificate,
     ) -> Result<Option<UserInfo>, String> {
         let mut errors = Vec::new();
-        // Whoever the sender turns out to be: nothing behind may pass the token on.
+        // Whoever the sender is, no later handler may forward the token.
         let token = bearer::take(&mut parts.headers);
         if let Some(proxy) = certificate.proxy.as_ref().and_then(|proxy| proxy.user(registry.clock.now())) {
             match request_header::user(&self.options.request_header, &proxy.name, &mut parts.headers) {
@@ -144,14 +144,14 @@ impl Chain {
         Ok(anonymous.admits(&decode(parts.uri.path(), false)).then(UserInfo::anonymous))
     }
 
-    /// Whose token it is; `None` if nobody knows it.
+    /// Authenticates a token; `None` if no authenticator knows it.
     pub async fn token(
         &self,
         registry: &Registry,
         token: &str,
         audiences: &[String],
     ) -> Result<Option<Authenticated>, String> {
-        // Tokens that say nothing of audiences are for this server.
+        // Tokens without audiences are valid for this server.
         let ours = || -> Option<Vec<String>> {
             let ours = &self.tokens.audiences;
             let both: Vec<String> = audiences.iter().filter(|a| ours.contains(a)).cloned().collect();
@@ -203,7 +203,8 @@ async fn bootstrap_user(registry: &Registry, token: &str) -> Option<UserInfo> {
     bootstrap_token::user(&value, id, secret, registry.clock.now())
 }
 
-/// A user's name as a label: of those built in itself, or `other`, so that series do not grow with users.
+/// Returns a user's name as a metrics label: built-in users by name, all others as `other`, so that the number of
+/// series does not grow with the users.
 fn shown(name: &str) -> &str {
     const BUILT_IN: [&str; 4] =
         ["admin", "kube-apiserver-kubelet-client", "system:anonymous", "kubernetes-admin"];

@@ -1,11 +1,11 @@
-//! Text in headers that name a user: UTF-8, of which nothing may get lost.
+//! The text of headers that name a user: UTF-8, without loss.
 
 use http::HeaderMap;
 
 use knarr_wire::query::decode_bytes;
 
-/// All values of a header, in their order. A value that is not text is an error: a user with a part left out is
-/// another one.
+/// Returns all values of a header, in their order. A value that is not UTF-8 is an error, because a user with a part
+/// left out would be another user.
 ///
 /// Source: Go's `net/http` passes the bytes of a value on as they are.
 pub fn all(headers: &HeaderMap, name: &str) -> Result<Vec<String>, String> {
@@ -14,7 +14,7 @@ pub fn all(headers: &HeaderMap, name: &str) -> Result<Vec<String>, String> {
     values.map_err(|_| unreadable(name))
 }
 
-/// The key of an extra header, as the part of its name after the prefix has it: percent-encoded.
+/// Decodes the key of an extra header, which is percent-encoded in its name after the prefix.
 pub fn extra_key(name: &str, encoded: &str) -> Result<String, String> {
     String::from_utf8(decode_bytes(encoded, false)).map_err(|_| unreadable(name))
 }

@@ -1,7 +1,7 @@
-//! Impersonation: acting as somebody else, in the first mode whose permissions the requester has.
+//! Impersonation: acting as another user, in the first mode for which the requester is authorized.
 //!
-//! Beside the old mode, where `impersonate` on a user is enough for everything, there are constrained ones, where a
-//! permission also says what may be done while acting as somebody. Source: KEP-5284.
+//! In the legacy mode, `impersonate` on a user suffices for all actions. In the constrained modes, a second
+//! permission limits the actions while impersonating. Source: KEP-5284.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,21 @@ use knarr_apimachinery::status::StatusError;
 use super::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED, UserInfo, header_text};
 use crate::authz::{Attributes, forbidden};
 
-/// One way in which the requester may be allowed to act as the wanted user.
+/// One mode in which the requester may be authorized to act as the wanted user.
 pub struct Mode {
     pub name: &'static str,
-    /// The verb that allowed it, for the audit log; empty in the old mode.
+    /// The verb that authorized it, for the audit log; empty in the legacy mode.
     pub constraint: String,
-    /// Whose permissions are looked at: the requester, without details in some modes.
+    /// The user whose permissions are checked: the requester, without details in some modes.
     pub requester: UserInfo,
-    /// All of these must hold.
+    /// The required permissions; all of them must be granted.
     pub needs: Vec<Need>,
     pub user: UserInfo,
 }
 
 pub enum Need {
     One(Box<Attributes>),
-    /// The first, or else all of the others.
+    /// Either the first, or all of the others.
     AnyOrEach(Box<Attributes>, Vec<Attributes>),
     Refused(StatusError),
 }
@@ -36,13 +36,13 @@ const GROUP: &str = "impersonate-group";
 const EXTRA: &str = "impersonate-extra-";
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 const SELF_GROUP: &str = "authentication.k8s.io";
-/// From this many checks on, one for all of them is tried first.
+/// From this number of checks on, a single check for all of them is tried first.
 const MANY: usize = 4;
 
-/// Reads the headers and takes them out; `None` when there are none.
+/// Reads and removes the impersonation headers; `None` if there are none.
 ///
-/// Values are UTF-8, as upstream takes them. What cannot be read is an error: without it the request would be somebody
-/// else's, with other rights.
+/// Values are UTF-8, as upstream accepts them. An undecodable value is an error: without it the request would have
+/// another user with other permissions.
 pub fn requested(headers: &mut HeaderMap) -> Result<Option<UserInfo>, StatusError> {
     let values = |name: &str| header_text::all(headers, name).map_err(StatusError::bad_request);
     let first = |name: &str| Ok::<_, StatusError>(values(name)?.into_iter().next().unwrap_or_default());
@@ -88,7 +88,8 @@ fn go_map(map: &BTreeMap<String, Vec<String>>) -> String {
     format!("map[string][]string{{{}}}", entries.join(", "))
 }
 
-/// The modes that apply, in the order in which they are tried; `request` is what is to be done as the other user.
+/// Returns the applicable modes, in the order in which they are tried. `request` is the action as the impersonated
+/// user.
 pub fn modes(wanted: &UserInfo, requester: &UserInfo, request: &Attributes) -> Vec<Mode> {
     let node = node_of(&wanted.name);
     let account = account_of(&wanted.name);
@@ -169,7 +170,7 @@ fn need(verb: &str, group: &str, resource: &str, name: &str) -> Need {
     Need::One(Box::new(attributes(verb, group, resource, name)))
 }
 
-/// Fills in the groups that follow from the name.
+/// Adds the groups that follow from the name, and returns the required permission.
 fn need_of_name(wanted: &UserInfo, verb: &str, group: &str, user: &mut UserInfo, constrained: bool) -> Need {
     let mut need = attributes(verb, group, "users", &wanted.name);
     if constrained && let Some(node) = node_of(&wanted.name) {
@@ -342,7 +343,7 @@ mod tests {
         for (name, value) in
             [(USER, &b"j\xff"[..]), (UID, b"\xff"), (GROUP, b"\xff"), ("impersonate-extra-a", b"\xff")]
         {
-            // By itself, and beside a user that can be read.
+            // Alone, and together with a valid user.
             for user in [None, Some("ann")] {
                 let mut headers = HeaderMap::new();
                 if let Some(user) = user.filter(|_| name != USER) {

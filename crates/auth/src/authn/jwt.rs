@@ -1,4 +1,4 @@
-//! JSON Web Tokens in the compact form: three base64url parts, signed with one of our keys.
+//! JSON Web Tokens in the compact form: three base64url parts, signed with a service-account key.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use super::keys::{PublicKey, SigningKey};
 
-/// Longer tokens than this are nobody's.
+/// The maximum length of a token, in bytes; longer ones are refused.
 const MAX_TOKEN: usize = 16 * 1024;
 
-/// A token in its parts, its signature not yet checked.
+/// A parsed token whose signature has not been verified.
 pub struct Unverified<'a> {
     signed: &'a str,
     signature: Vec<u8>,
@@ -29,7 +29,7 @@ pub fn sign(claims: &Value, key: &SigningKey) -> Result<String, ring::error::Uns
     Ok(token)
 }
 
-/// Takes a token apart; `None` when it is no JWT.
+/// Parses a token; `None` if it is not a JWT.
 pub fn parse(token: &str) -> Option<Unverified<'_>> {
     if token.len() > MAX_TOKEN {
         return None;
@@ -53,17 +53,17 @@ impl Unverified<'_> {
         &self.algorithm
     }
 
-    /// Empty if the token names none.
+    /// Returns the key id; empty if the token names none.
     pub fn key_id(&self) -> &str {
         &self.key_id
     }
 
-    /// Asks whether the algorithm's signature of the message is right.
+    /// Calls `verify` with the algorithm, the message and the signature, and returns its result.
     pub fn verify_with(&self, verify: impl Fn(&str, &[u8], &[u8]) -> bool) -> bool {
         verify(&self.algorithm, self.signed.as_bytes(), &self.signature)
     }
 
-    /// Whether one of these keys signed it.
+    /// Returns whether one of these keys signed it.
     pub fn is_signed_by(&self, keys: &[PublicKey]) -> bool {
         keys.iter()
             .filter(|k| self.algorithm == k.algorithm.name())

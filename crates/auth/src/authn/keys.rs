@@ -32,7 +32,7 @@ impl Algorithm {
     }
 }
 
-/// A key that signs.
+/// A signing key.
 pub struct SigningKey {
     pair: Pair,
     pub public: PublicKey,
@@ -43,13 +43,13 @@ enum Pair {
     Rsa(Box<RsaKeyPair>),
 }
 
-/// A key that verifies.
+/// A verification key.
 #[derive(Debug, Clone)]
 pub struct PublicKey {
     pub algorithm: Algorithm,
-    /// The point, or the DER of the RSA key: what `ring` reads.
+    /// The point, or the DER of the RSA key, in the form that `ring` expects.
     key: Vec<u8>,
-    /// base64url of the SHA-256 of the SubjectPublicKeyInfo, as upstream names keys.
+    /// The key id, as upstream computes it: base64url of the SHA-256 of the SubjectPublicKeyInfo.
     pub id: String,
 }
 
@@ -63,7 +63,7 @@ const RSA_ALGORITHM: &[u8] =
     &[0x30, 0x0d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00];
 
 impl SigningKey {
-    /// From PKCS#8 PEM.
+    /// Parses PKCS#8 PEM.
     pub fn from_pem(pem: &str) -> Result<Self, ConfigError> {
         let der = PrivatePkcs8KeyDer::from_pem_slice(pem.as_bytes())
             .map_err(|source| ConfigError::Pem { what: SIGNING, source: Box::new(source) })?;
@@ -107,7 +107,7 @@ impl PublicKey {
         Self { algorithm, key: key.to_vec(), id }
     }
 
-    /// From the PEM of a SubjectPublicKeyInfo (`PUBLIC KEY`).
+    /// Parses the PEM of a SubjectPublicKeyInfo (`PUBLIC KEY`).
     pub fn from_pem(pem: &str) -> Result<Self, ConfigError> {
         let spki = SubjectPublicKeyInfoDer::from_pem_slice(pem.as_bytes())
             .map_err(|source| ConfigError::Pem { what: VERIFYING, source: Box::new(source) })?;
@@ -123,7 +123,7 @@ impl PublicKey {
         }
     }
 
-    /// All public keys of a PEM text; of private keys in it, their public halves.
+    /// Returns all public keys of a PEM text, and the public keys of its private keys.
     pub fn all_from_pem(pem: &str) -> Result<Vec<Self>, ConfigError> {
         let mut keys = Vec::new();
         let mut rest = pem;
@@ -159,7 +159,7 @@ impl PublicKey {
         .is_ok()
     }
 
-    /// As a JSON Web Key.
+    /// Returns the key as a JSON Web Key.
     pub fn jwk(&self) -> Value {
         let common = json!({"use": "sig", "kid": self.id, "alg": self.algorithm.name()});
         let mut jwk = common;
@@ -186,7 +186,7 @@ impl PublicKey {
     }
 }
 
-/// One DER value with its tag and length.
+/// Encodes one DER value with its tag and length.
 fn der(tag: u8, content: &[u8]) -> Vec<u8> {
     let mut out = vec![tag];
     let n = content.len();

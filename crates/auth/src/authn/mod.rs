@@ -1,4 +1,4 @@
-//! Who is asking: a proxy's word, client certificates, tokens of several kinds, impersonation.
+//! Authentication: proxy headers, client certificates, tokens of several kinds, impersonation.
 
 pub mod bearer;
 pub mod bootstrap_token;
@@ -18,7 +18,7 @@ pub mod x509;
 
 pub use knarr_wire::identity::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED, UserInfo};
 
-/// A user, and those of the asked audiences that the credentials are for.
+/// A user, and those of the requested audiences for which the credentials are valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authenticated {
     pub user: UserInfo,

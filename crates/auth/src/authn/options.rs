@@ -1,9 +1,9 @@
-//! How requests are authenticated, as the flags of upstream's names say it.
+//! Authentication options, named after upstream's flags.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Authentication beside client certificates and service-account tokens.
+/// Authenticators in addition to client certificates and service-account tokens.
 #[derive(Debug, Clone)]
 pub struct Authentication {
     /// `--token-auth-file`: lines of `token,user,uid,"group1,group2"`.
@@ -24,25 +24,25 @@ pub struct Authentication {
     pub webhook_version: String,
 }
 
-/// Who may come without credentials.
+/// Which requests may be anonymous.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Anonymous {
     Off,
-    /// For these exact paths.
+    /// Requests for these exact paths.
     Paths(Vec<String>),
-    /// Only for the health checks and what lies below them: how a server starts that is told nothing.
+    /// Only health checks and the paths below them: the default of a server that is started without such a setting.
     Health,
     On,
 }
 
-/// A proxy in front that has authenticated its users; off while `client_ca` is empty.
+/// The settings of an authenticating proxy; disabled while `client_ca` is empty.
 #[derive(Debug, Clone, Default)]
 pub struct RequestHeader {
-    /// PEM of the authorities that sign the proxy's client certificate.
+    /// The CA certificates of the proxy's client certificate, in PEM.
     pub client_ca_pem: String,
-    /// `--requestheader-client-ca-file`: the same from a file, read again when it changes.
+    /// `--requestheader-client-ca-file`: the CA certificates from a file, read again when it changes.
     pub client_ca_file: Option<PathBuf>,
-    /// Common names that the certificate may have; empty: any.
+    /// The common names that the certificate may have; empty allows any.
     pub allowed_names: Vec<String>,
     pub username_headers: Vec<String>,
     pub uid_headers: Vec<String>,
@@ -50,15 +50,15 @@ pub struct RequestHeader {
     pub extra_header_prefixes: Vec<String>,
 }
 
-/// One issuer of ID tokens; off while `issuer_url` is empty.
+/// One issuer of ID tokens; disabled while `issuer_url` is empty.
 #[derive(Debug, Clone, Default)]
 pub struct Oidc {
     pub issuer_url: String,
     pub client_id: String,
     pub ca_file: Option<PathBuf>,
-    /// Empty: `sub`.
+    /// The claim with the user's name; empty means `sub`.
     pub username_claim: String,
-    /// `None`: the issuer and `#`, unless the claim is `email`; `-`: none.
+    /// The prefix of user names. `None` means the issuer and `#`, unless the claim is `email`; `-` means no prefix.
     pub username_prefix: Option<String>,
     pub groups_claim: String,
     pub groups_prefix: String,
@@ -87,7 +87,7 @@ impl RequestHeader {
         self.client_ca_file.is_some() || !self.client_ca_pem.is_empty()
     }
 
-    /// The headers that upstream's documentation has every aggregator send.
+    /// Returns the settings with the headers that upstream's documentation recommends for aggregators.
     pub fn usual(client_ca_pem: String, allowed_names: Vec<String>) -> Self {
         let one = |name: &str| vec![name.to_owned()];
         Self {
@@ -116,23 +116,23 @@ impl Anonymous {
     }
 }
 
-/// How tokens of service accounts are signed, and which are accepted.
+/// The settings of service-account tokens: how they are signed, and which are accepted.
 #[derive(Debug, Clone)]
 pub struct ServiceAccounts {
-    /// PKCS#8 PEM of the key that signs tokens: ECDSA P-256 or RSA; empty: no tokens.
+    /// The private key that signs tokens, in PKCS#8 PEM: ECDSA P-256 or RSA. Empty disables issuing tokens.
     pub key_pem: String,
-    /// PEM of further public keys that tokens may be signed with.
+    /// Further public keys by which tokens are verified, in PEM.
     pub public_keys_pem: Vec<String>,
     pub issuer: String,
-    /// Issuers whose tokens are accepted as well: former names of this one.
+    /// Further issuers whose tokens are accepted: former names of this one.
     pub further_issuers: Vec<String>,
-    /// `--service-account-jwks-uri`; empty: below the advertised address.
+    /// `--service-account-jwks-uri`; empty means a URI at the advertised address.
     pub jwks_uri: String,
-    /// Tokens that kubelets rotate live for a year, for clients that read them once.
+    /// Whether tokens that kubelets rotate are valid for a year, for clients that read them only once.
     pub extend_expiration: bool,
-    /// Longer lives of tokens are cut to this.
+    /// The maximum lifetime of tokens; longer ones are shortened.
     pub max_expiration: Option<Duration>,
-    /// Audiences that tokens must name one of; empty: the issuer.
+    /// The audiences of which a token must name one; empty means the issuer.
     pub audiences: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Users whom a proxy in front has authenticated: it shows its client certificate and names them in headers.
+//! Users authenticated by a proxy: the proxy has a client certificate and names the user in headers.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,18 @@ use http::{HeaderMap, HeaderName};
 use super::options::RequestHeader;
 use super::{UserInfo, header_text};
 
-/// Why the proxy's word is not taken.
+/// Why the proxy's headers are not accepted.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The sender may still be somebody by other credentials.
+    /// The proxy is not allowed; the sender may still authenticate by other credentials.
     #[error("x509: subject with cn={0} is not in the allowed list")]
     Name(String),
-    /// The proxy speaks for somebody, and it cannot be read for whom: nobody else's credentials may take its place.
+    /// The headers name a user but cannot be decoded; no other credentials may replace them.
     #[error("{0}")]
     Unreadable(String),
 }
 
-/// The user that the proxy speaks for, if it names one. The headers are taken out: nobody behind may read them as
-/// the proxy's word.
+/// Returns the user that the proxy names, if any. The headers are removed, so that no later handler trusts them.
 pub fn user(
     options: &RequestHeader,
     proxy: &str,
@@ -43,7 +42,7 @@ fn named(options: &RequestHeader, headers: &HeaderMap) -> Result<Option<UserInfo
     Ok(Some(UserInfo { name, uid, groups, extra }.authenticated()))
 }
 
-/// What these headers say, without empty values.
+/// Returns the values of these headers, without empty ones.
 fn values(headers: &HeaderMap, names: &[String]) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     for name in names {

@@ -1,4 +1,4 @@
-//! Service-account tokens: issuing them, and checking that what they are bound to still exists.
+//! Service-account tokens: issues them, and checks that the objects they are bound to still exist.
 
 use std::collections::BTreeMap;
 
@@ -24,41 +24,42 @@ use knarr_wire::keypair::ConfigError;
 use knarr_wire::metrics::Metric;
 use knarr_wire::request::Request;
 
-/// A token that the kubelet rotates is asked for this long; it is given a year, for clients that never read it again.
+/// The lifetime, in seconds, by which the kubelet's requests for rotated tokens are recognized. Such tokens are
+/// issued for a year, for clients that read them only once.
 const EXTENDED_WHEN: i64 = 3607;
 const EXTENDED_TO: i64 = 365 * 24 * 3600;
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
-/// The issuer of tokens that controllers put into Secrets.
+/// The issuer of tokens that controllers store in Secrets.
 const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
-/// Clocks may differ by this much, in seconds.
+/// The allowed clock skew, in seconds.
 const LEEWAY: i64 = 60;
 const INVALIDATED: &str = "service account token has been invalidated";
 
-/// The keys and names under which tokens are issued and accepted.
+/// The keys, issuers and audiences with which tokens are issued and accepted.
 pub struct Tokens {
     signing: Option<SigningKey>,
     keys: Vec<PublicKey>,
-    /// The issuer that new tokens name.
+    /// The issuer of new tokens.
     pub issuer: String,
     /// All issuers whose tokens are accepted.
     issuers: Vec<String>,
     pub audiences: Vec<String>,
     extend: bool,
-    /// The longest life of a token, in seconds.
+    /// The maximum lifetime of a token, in seconds.
     longest: Option<i64>,
 }
 
-/// What a token is issued for.
+/// The content of a token to be issued.
 pub struct Grant<'a> {
     pub account: &'a Object,
     pub audiences: Vec<String>,
     pub expiration_seconds: i64,
-    /// Kind in lower case, name and uid of what the token ends with.
+    /// The lower-case kind, name and uid of the object that the token is bound to.
     pub bound: Option<(&'static str, String, String)>,
-    /// Name and uid of the node of a bound pod.
+    /// The name and uid of the node of a bound pod.
     pub node: Option<(String, String)>,
 }
 
@@ -87,7 +88,7 @@ impl Tokens {
         Ok(Self { signing, keys, issuer, issuers, audiences, extend: config.extend_expiration, longest })
     }
 
-    /// The public keys as a JSON Web Key Set.
+    /// Returns the public keys as a JSON Web Key Set.
     pub fn jwks(&self) -> Value {
         json!({"keys": self.keys.iter().map(PublicKey::jwk).collect::<Vec<_>>()})
     }
@@ -99,7 +100,7 @@ impl Tokens {
         names
     }
 
-    /// A signed token and when it expires, as far as its owner is concerned.
+    /// Returns a signed token, and its expiry as its owner sees it.
     pub fn issue(&self, grant: &Grant<'_>, now: Timestamp) -> Result<(String, Timestamp), StatusError> {
         let key = self
             .signing
@@ -138,7 +139,7 @@ impl Tokens {
         Ok((token, expires))
     }
 
-    /// Whose token it is, if all that it is bound to is still there; `None` if it is none of ours.
+    /// Authenticates a token, if everything that it is bound to still exists; `None` if this server did not issue it.
     pub async fn authenticate(
         &self,
         registry: &Registry,
@@ -204,7 +205,7 @@ fn in_time(claims: &Value, now: i64) -> Result<(), String> {
     Ok(())
 }
 
-/// Deleted some time ago: what is going away keeps its tokens for a moment.
+/// Returns whether the object was deleted some time ago: the tokens of a terminating object stay valid for a moment.
 fn is_deleted(object: &Object, now: Timestamp) -> bool {
     let deleted = object.metadata().ok().and_then(|m| m.deletion_timestamp);
     deleted.is_some_and(|at| at.0.as_second() < now.as_second().saturating_sub(LEEWAY))
@@ -238,7 +239,7 @@ async fn bound_user(registry: &Registry, claims: &Value) -> Result<UserInfo, Str
     ] {
         let Some(claim) = private.get(kind).filter(|c| c.is_object()) else { continue };
         let (name, uid) = (text(&claim["name"]), text(&claim["uid"]));
-        // A pod's node is told for information; the pod is what the token ends with.
+        // The node of a pod is only informative; the token is bound to the pod.
         if kind != "node" || private.get("pod").is_none() {
             let bound = find(registry, plural, place, &name).await.ok_or(INVALIDATED)?;
             if bound.uid() != uid {
@@ -278,7 +279,8 @@ fn account_user(namespace: &str, name: &str, uid: String, extra: BTreeMap<String
     UserInfo { name: username(namespace, name), uid, groups, extra }.authenticated()
 }
 
-/// Tokens in Secrets never expire; the Secret must hold the very token, and is marked with the day of its last use.
+/// Authenticates a token of a Secret. It never expires; the Secret must contain this token, and is labelled with the
+/// day of its last use.
 async fn legacy_user(registry: &Registry, token: &str, claims: &Value) -> Result<UserInfo, String> {
     let claim = |name: &str| {
         let value = text(&claims[format!("kubernetes.io/serviceaccount/{name}")]);
@@ -331,14 +333,14 @@ async fn legacy_user(registry: &Registry, token: &str, claims: &Value) -> Result
     Ok(account_user(&namespace, &name, uid, BTreeMap::new()))
 }
 
-/// Labels the Secret with today, once a day. A failure is no reason to refuse the token.
+/// Labels the Secret with the current day, once a day. A failure does not refuse the token.
 async fn mark_used(registry: &Registry, secret: &Object, namespace: &str, name: &str) {
     let day = |ahead: i64| {
         let at = registry.clock.now() + jiff::SignedDuration::from_hours(24 * ahead);
         at.to_string().chars().take(10).collect::<String>()
     };
     let (today, tomorrow) = (day(0), day(1));
-    // Another server's clock may be ahead of ours.
+    // The clock of another server may be ahead of this one's.
     if secret.header().label(LAST_USED).is_some_and(|used| used == today || used == tomorrow) {
         return;
     }
@@ -356,7 +358,7 @@ async fn mark_used(registry: &Registry, secret: &Object, namespace: &str, name: 
     }
 }
 
-/// The object, from the cache or, where that may not know it yet, from the store.
+/// Returns the object from the cache, or from the store if the cache may not have it yet.
 pub async fn find(registry: &Registry, plural: &str, namespace: &str, name: &str) -> Option<Arc<Object>> {
     let served = registry.table.find("", "v1", plural)?;
     if name.is_empty() {

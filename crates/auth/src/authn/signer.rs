@@ -1,4 +1,4 @@
-//! Signs claims with the service-account key, for components that hold the key themselves.
+//! Signs claims with the service-account key, for components that own the key.
 
 use serde_json::Value;
 
@@ -10,12 +10,12 @@ use knarr_wire::keypair::ConfigError;
 pub struct TokenSigner(SigningKey);
 
 impl TokenSigner {
-    /// From PKCS#8 PEM.
+    /// Parses PKCS#8 PEM.
     pub fn from_pem(pem: &str) -> Result<Self, ConfigError> {
         SigningKey::from_pem(pem).map(Self)
     }
 
-    /// The claims as a JSON Web Token in the compact form; `None` when the key refuses.
+    /// Returns the claims as a JSON Web Token in the compact form; `None` if signing fails.
     pub fn sign(&self, claims: &Value) -> Option<String> {
         jwt::sign(claims, &self.0).ok()
     }

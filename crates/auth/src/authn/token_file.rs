@@ -1,14 +1,14 @@
-//! Static tokens: a file of lines `token,user,uid,"group1,group2"`.
+//! Static tokens: a file with lines of the form `token,user,uid,"group1,group2"`.
 
 use std::collections::HashMap;
 
 use super::UserInfo;
 
-/// Tokens and whose they are.
+/// The users by token.
 pub struct TokenFile(HashMap<String, UserInfo>);
 
 impl TokenFile {
-    /// Source: `k8s.io/apiserver/pkg/authentication/token/tokenfile`.
+    /// Parses the file. Source: `k8s.io/apiserver/pkg/authentication/token/tokenfile`.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let mut tokens = HashMap::new();
         for (number, line) in knarr_reload::text(bytes)?.lines().enumerate() {
@@ -44,7 +44,7 @@ impl TokenFile {
     }
 
     pub fn user(&self, token: &str) -> Option<UserInfo> {
-        // Compared in constant time: the map's own comparison would tell how much of a token is right.
+        // Compared in constant time: the timing of the map's comparison would reveal how much of a token is correct.
         let found = self.0.iter().find(|(known, _)| {
             ring::digest::digest(&ring::digest::SHA256, known.as_bytes()).as_ref()
                 == ring::digest::digest(&ring::digest::SHA256, token.as_bytes()).as_ref()
@@ -53,7 +53,7 @@ impl TokenFile {
     }
 }
 
-/// One line of comma-separated values, with quotes doubled inside quotes; `None` for a stray quote.
+/// Parses one line of comma-separated values, with doubled quotes inside quotes; `None` for a stray quote.
 fn record(line: &str) -> Option<Vec<String>> {
     let mut fields = Vec::new();
     let mut rest = line.trim_end_matches('\r');

@@ -1,4 +1,4 @@
-//! Tokens that a webhook knows: TokenReviews to a server named by a kubeconfig, its answers kept for a while.
+//! Token authentication by a webhook: sends TokenReviews to the server of a kubeconfig, and caches its answers.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use knarr_registry::Registry;
 use knarr_wire::metrics::Metric;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Answers kept at once.
+/// The maximum number of cached answers.
 const MAX_KEPT: usize = 4096;
 
 type Answer = Result<Option<Authenticated>, String>;
@@ -53,7 +53,7 @@ impl TokenWebhook {
         let answer = self.ask(registry, token, audiences).await;
         let word = if answer.is_ok() { "ok" } else { "error" };
         registry.metrics.increment(Metric::TokenCacheFetches, &[word]);
-        // A webhook that could not be asked may be asked again at once.
+        // Failed calls are not cached, so that the next request calls the webhook again.
         if answer.is_ok() && !self.ttl.is_zero() {
             let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
             if kept.len() >= MAX_KEPT {
@@ -96,7 +96,7 @@ fn read(status: &Value, audiences: &[String]) -> Answer {
     }
     let list = |value: &Value| serde_json::from_value::<Vec<String>>(value.clone()).unwrap_or_default();
     let said = list(&status["audiences"]);
-    // A webhook that says nothing of audiences knows only this server.
+    // A webhook that returns no audiences is not audience-aware; its tokens are valid for this server.
     let matching: Vec<String> =
         audiences.iter().filter(|a| said.is_empty() || said.contains(a)).cloned().collect();
     if matching.is_empty() && !audiences.is_empty() {

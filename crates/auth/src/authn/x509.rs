@@ -16,18 +16,18 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::UserInfo;
 
-/// Checks client certificates against the configured authorities.
+/// Verifies client certificates against the configured CAs.
 #[derive(Clone, Debug)]
 pub struct Verifier(Arc<dyn ClientCertVerifier>);
 
-/// A connection's client certificate, read once.
+/// The identity of a connection's client certificate, parsed once.
 #[derive(Debug, Clone)]
 pub struct Identity {
     user: Arc<UserInfo>,
     not_after: i64,
 }
 
-/// The certificate is foreign, expired or unreadable.
+/// The certificate is not trusted, expired or unreadable.
 #[derive(Debug, thiserror::Error)]
 #[error("x509: {0}")]
 pub struct Refused(String);
@@ -37,7 +37,7 @@ impl Verifier {
         knarr_tls::client_verifier(roots).map(Self)
     }
 
-    /// The user that a chain stands for, now.
+    /// Returns the user of a certificate chain at this time.
     pub fn identify(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> Result<Identity, Refused> {
         let Some((leaf, intermediates)) = chain.split_first() else {
             return Err(Refused("no certificate".into()));
@@ -55,20 +55,20 @@ impl Verifier {
         })
     }
 
-    /// For the TLS handshake: asks for a certificate and checks that the client holds its key, but leaves the
-    /// question whose it is to the request, so that a foreign or expired one is answered with 401.
+    /// Returns the verifier for the TLS handshake. It requests a certificate and checks that the client holds its
+    /// key, but does not check the issuer, so that an untrusted or expired certificate is answered with 401.
     pub fn for_handshake(&self) -> Arc<dyn ClientCertVerifier> {
         Arc::new(AnyCertificate(Arc::clone(&self.0)))
     }
 }
 
 impl Identity {
-    /// The user, unless the certificate has expired since the connection began.
+    /// Returns the user, unless the certificate has expired since the connection started.
     pub fn user(&self, now: Timestamp) -> Option<&Arc<UserInfo>> {
         (now.as_second() <= self.not_after).then_some(&self.user)
     }
 
-    /// How long the certificate is still valid.
+    /// Returns how long the certificate is still valid, in seconds.
     pub fn seconds_left(&self, now: Timestamp) -> f64 {
         (self.not_after.saturating_sub(now.as_second())) as f64
     }
@@ -136,12 +136,12 @@ impl ClientCertVerifier for AnyCertificate {
     }
 }
 
-/// Who a connection's client certificate stands for.
+/// The identities that a connection's client certificate proves.
 #[derive(Clone, Default)]
 pub struct Certificate {
-    /// As a client; `None` without a certificate, or without authorities for them.
+    /// The identity as a client; `None` without a certificate, or without client CAs.
     pub client: Option<Result<Identity, Arc<Refused>>>,
-    /// As a proxy that may speak for its clients.
+    /// The identity as an authenticating proxy.
     pub proxy: Option<Identity>,
     pub peer: Option<IpAddr>,
 }

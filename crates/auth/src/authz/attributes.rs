@@ -1,9 +1,9 @@
-//! What somebody wants to do, as authorizers see it.
+//! The attributes of a request, as authorizers see them.
 
 use knarr_wire::query::Query;
 use knarr_wire::request_info::RequestInfo;
 
-/// What somebody wants to do.
+/// The attributes of a request to be authorized.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Attributes {
     pub verb: String,
@@ -13,7 +13,7 @@ pub struct Attributes {
     pub subresource: String,
     pub namespace: String,
     pub name: String,
-    /// The URL path, where the request names no resource; `resource` is empty then.
+    /// The URL path of a non-resource request; `resource` is then empty.
     pub path: String,
     /// The field selector of a list or watch.
     pub field_selector: String,
@@ -26,7 +26,7 @@ impl Attributes {
         if !info.is_resource {
             return Self { verb: info.verb.clone(), path: info.path.clone(), ..Self::default() };
         }
-        // The old watch paths honour selectors in part only, so authorization does not count on them there.
+        // The deprecated watch paths honour selectors only in part, so authorization ignores the selectors there.
         let selects = !info.watch_path && matches!(info.verb.as_str(), "list" | "watch" | "deletecollection");
         let selector = |name: &str| query.get(name).filter(|_| selects).unwrap_or("").to_owned();
         Self {
@@ -47,7 +47,7 @@ impl Attributes {
         self.path.is_empty()
     }
 
-    /// `pods`, `pods/log`: how rules name it.
+    /// Returns the resource as in rules: `pods`, `pods/log`.
     pub fn full_resource(&self) -> String {
         if self.subresource.is_empty() {
             self.resource.clone()

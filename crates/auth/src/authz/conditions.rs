@@ -1,4 +1,5 @@
-//! `matchConditions` of authorization webhooks: expressions over what is asked, that say whether to ask on.
+//! `matchConditions` of authorization webhooks: expressions over the request that decide whether the webhook is
+//! called.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
@@ -7,7 +8,7 @@ use knarr_cel::schema::{self, DeclType, ListKind};
 use knarr_cel::{Activation, Budget, CompileError, Declarations, Program, Type, compile};
 use serde_json::{Value, json};
 
-/// Conditions of one webhook.
+/// The maximum number of conditions of one webhook.
 const MOST: usize = 64;
 
 static REVIEW: LazyLock<Arc<DeclType>> = LazyLock::new(|| Arc::new(review()));
@@ -51,12 +52,12 @@ fn review() -> DeclType {
     )
 }
 
-/// The conditions of one webhook, ready.
+/// The compiled conditions of one webhook.
 #[derive(Debug, Default)]
 pub struct Conditions(Vec<(String, Program)>);
 
 impl Conditions {
-    /// Of the expressions, or what is wrong with one; `path` is the webhook's.
+    /// Compiles the expressions. Errors name the path; `path` is the webhook's.
     pub fn compile(expressions: &[String], path: &str) -> Result<Self, String> {
         if expressions.len() > MOST {
             let count = expressions.len();
@@ -82,8 +83,8 @@ impl Conditions {
         Ok(Self(ready))
     }
 
-    /// Whether all hold for the `spec` of a SubjectAccessReview. One that does not decides, whatever became of the
-    /// others.
+    /// Returns whether all conditions hold for the `spec` of a SubjectAccessReview. If one is false, the result is
+    /// false, whatever the errors of the others.
     pub fn hold(&self, spec: &Value) -> Result<bool, String> {
         if self.0.is_empty() {
             return Ok(true);
@@ -103,7 +104,7 @@ impl Conditions {
     }
 }
 
-/// The review with all texts of its own, also those that are left out when it is sent.
+/// Returns the review with all string fields set, also those that are omitted when it is sent.
 fn whole(spec: &Value) -> Value {
     let text = |of: &Value, field: &str| Value::from(of[field].as_str().unwrap_or(""));
     let or = |value: &Value, other: Value| if value.is_null() { other } else { value.clone() };

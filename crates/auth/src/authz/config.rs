@@ -77,7 +77,7 @@ struct ConnectionFile {
     kube_config_file: Option<PathBuf>,
 }
 
-/// The chain that the options ask for.
+/// Returns the chain that the options configure.
 pub fn steps(options: &Authorization) -> Result<Reloaded<Vec<Step>>, ConfigError> {
     let unusable = |why: String| ConfigError::Unusable { what: "the authorization configuration", why };
     if let Some(path) = &options.config_file {
@@ -216,7 +216,7 @@ impl WebhookFile {
     }
 }
 
-/// `5m0s`, `30s`.
+/// Parses a duration such as `5m0s` or `30s`.
 fn seconds(text: &str) -> Option<Duration> {
     let (mut total, mut rest) = (Duration::ZERO, text);
     if rest.is_empty() {

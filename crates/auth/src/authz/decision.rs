@@ -1,12 +1,12 @@
-//! What an authorizer answers.
+//! The decision of an authorizer.
 
-/// The outcome, and why.
+/// The decision, and its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     Allowed {
         reason: String,
     },
-    /// Nobody after this one is asked.
+    /// Denied; later authorizers are not asked.
     Denied {
         reason: String,
     },
@@ -26,7 +26,7 @@ impl Decision {
         }
     }
 
-    /// The label of metrics.
+    /// Returns the label of metrics.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Allowed { .. } => "allowed",

@@ -1,4 +1,5 @@
-//! Nobody may grant what they do not have: checks on writes of roles and bindings.
+//! Privilege escalation prevention: checks writes of roles and bindings, which may only grant permissions that the
+//! user has.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +13,10 @@ use super::rules::{self, GROUP};
 use super::{Attributes, Authorizer};
 use crate::authn::{MASTERS, UserInfo};
 
-/// So many rules that are missing are named in a refusal.
+/// The maximum number of missing rules that a refusal lists.
 const SHOWN: usize = 1000;
 
-/// Checks one create or update of the rbac group; `old` is what it was before.
+/// Checks one create or update of the rbac group; `old` is the object before the update.
 pub async fn check(
     authorizer: &Authorizer,
     user: &UserInfo,
@@ -49,7 +50,7 @@ pub async fn check(
         }
         let aggregates = |o: &Value| o.get("aggregationRule").is_some_and(|r| !r.is_null());
         if aggregates(new) || old.is_some_and(aggregates) {
-            // What an aggregating role may come to hold is unbounded.
+            // The future permissions of an aggregating role are unbounded.
             let (held, _) = authorizer.rbac.rules_for(user, namespace);
             if rules::uncovered(&held, &everything()).next().is_some() {
                 let why = "must have cluster-admin privileges to use the aggregationRule";
@@ -65,7 +66,7 @@ pub async fn check(
     }
 }
 
-/// Why the wanted rules are more than somebody may grant who holds others; `None` if they are not.
+/// Returns why a user with the rules `held` may not grant `wanted`; `None` if the user may.
 fn beyond(user: &UserInfo, held: &[PolicyRule], wanted: &[PolicyRule]) -> Option<String> {
     let Some(left) = rules::comparable(held, wanted) else {
         return Some(format!(
@@ -96,13 +97,13 @@ fn beyond(user: &UserInfo, held: &[PolicyRule], wanted: &[PolicyRule]) -> Option
     ))
 }
 
-/// A field of the object. What cannot be read cannot be compared with what the user holds.
+/// Decodes a field of the object. What does not decode cannot be compared with the user's permissions.
 fn readable<T: DeserializeOwned>(object: &Value, field: &str) -> Result<T, StatusError> {
     T::deserialize(&object[field])
         .map_err(|error| StatusError::bad_request(format!("{field} cannot be read: {error}")))
 }
 
-/// The rules of who may do everything.
+/// Returns the rules that allow everything.
 fn everything() -> [PolicyRule; 2] {
     let all = || vec!["*".to_owned()];
     [

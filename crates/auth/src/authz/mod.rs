@@ -1,4 +1,4 @@
-//! Who may do what: the `system:masters` shortcut, the Node authorizer, RBAC.
+//! Authorization: the `system:masters` exemption, the Node authorizer, RBAC, webhooks.
 
 mod attributes;
 mod conditions;
@@ -42,7 +42,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Kind and name, as metrics have them.
+    /// Returns the kind and name for the metrics.
     fn labels(&self) -> (&str, &str) {
         match self {
             Self::AlwaysAllow => ("AlwaysAllow", "alwaysallow"),
@@ -54,7 +54,7 @@ impl Step {
     }
 }
 
-/// The authorizers in their order, behind the shortcut for `system:masters`.
+/// The ordered authorizers, after the exemption of `system:masters`.
 pub struct Authorizer {
     pub rbac: rbac::Rbac,
     pub node: node::NodeAuthorizer,
@@ -92,7 +92,7 @@ impl Authorizer {
         Decision::NoOpinion { reason: reasons.join("\n") }
     }
 
-    /// As `authorize`, with the 403 that a client gets.
+    /// Authorizes like `authorize`, but returns a refusal as the 403 for the client.
     pub async fn check(&self, user: &UserInfo, attributes: &Attributes) -> Result<(), StatusError> {
         match self.authorize(user, attributes).await {
             Decision::Allowed { .. } => Ok(()),
@@ -102,7 +102,7 @@ impl Authorizer {
         }
     }
 
-    /// As `check` for a client's own request to this path, with what the audit log and metrics say of it.
+    /// Checks a client's own request to this path, and records the decision in the audit log and metrics.
     pub async fn check_request(
         &self,
         user: &UserInfo,
@@ -137,7 +137,8 @@ impl Permissions for Authorizer {
     }
 }
 
-/// `pods "x" is forbidden: User "u" cannot get resource "pods" in API group "" in the namespace "default"`.
+/// Returns a refusal such as `pods "x" is forbidden: User "u" cannot get resource "pods" in API group "" in the
+/// namespace "default"`.
 pub fn forbidden(user: &UserInfo, attributes: &Attributes, reason: &str) -> StatusError {
     let mut why = format!("User \"{}\" cannot {} ", user.name, attributes.verb);
     if attributes.is_resource() {

@@ -1,4 +1,4 @@
-//! The Node authorizer: a kubelet may read what its own pods need, and nothing of others.
+//! The Node authorizer: a kubelet may read what its own pods refer to, and no other node's objects.
 
 use std::sync::Arc;
 
@@ -17,23 +17,24 @@ use knarr_registry::cache::Caches;
 const NODES_GROUP: &str = "system:nodes";
 const NODE_PREFIX: &str = "system:node:";
 
-/// The node that a user is, if it is one.
+/// Returns the name of the node that the user is, if it is one.
 pub fn node_name(user: &UserInfo) -> Option<&str> {
     let name = user.name.strip_prefix(NODE_PREFIX)?;
     (user.in_group(NODES_GROUP) && !name.is_empty()).then_some(name)
 }
 
-/// Whether a user is one of the nodes by group and prefix, but names none: it is never let through as somebody else.
+/// Returns whether a user has the group and prefix of nodes but no node name. Such a user is never authorized as
+/// another kind of user.
 pub fn is_unnamed(user: &UserInfo) -> bool {
     user.name == NODE_PREFIX && user.in_group(NODES_GROUP)
 }
 
-/// Follows the references from pods to what they need, as it stands in the caches.
+/// Follows the references from pods to other objects in the caches.
 pub struct NodeAuthorizer {
     caches: Arc<Caches>,
-    /// What any node may do: the rules of the `system:node` role.
+    /// The permissions of every node: the rules of the `system:node` role.
     rules: Vec<PolicyRule>,
-    /// The gate PodCertificateRequest.
+    /// Whether the gate PodCertificateRequest is on.
     pod_certificates: bool,
     volume_secrets: VolumeSecrets,
 }
@@ -213,7 +214,7 @@ impl NodeAuthorizer {
         if needed { yes() } else { unrelated(node) }
     }
 
-    /// Whether a pod of this node and of the wanted namespace refers to the object.
+    /// Returns whether a pod of this node and of the requested namespace refers to the object.
     fn needed(&self, node: &str, wanted: &Attributes, kind: Kind) -> bool {
         self.pod_refers(node, &wanted.namespace, kind, &wanted.name)
     }
@@ -227,7 +228,7 @@ impl NodeAuthorizer {
             .any(|p| refers_to(&p, kind, name))
     }
 
-    /// Whether a pod of this node claims the volume.
+    /// Returns whether a pod of this node claims the volume.
     fn volume_needed(&self, node: &str, name: &str) -> bool {
         let volume = self.caches.get("core/persistentvolumes").and_then(|all| all.get(name));
         volume.and_then(|o| o.typed::<PersistentVolume>().ok()).is_some_and(|v| self.claimed(node, &v))
@@ -239,13 +240,13 @@ impl NodeAuthorizer {
         claim.is_some_and(|c| self.pod_refers(node, &text(&c.namespace), Kind::Claim, &text(&c.name)))
     }
 
-    /// Whether a volume that a pod of this node claims is mounted with the secret.
+    /// Returns whether a volume that a pod of this node claims refers to the secret.
     fn needed_by_volume(&self, node: &str, namespace: &str, name: &str) -> bool {
         let Some(volumes) = self.caches.get("core/persistentvolumes") else { return false };
         self.volume_secrets.volumes(&volumes, namespace, name).iter().any(|v| self.volume_needed(node, v))
     }
 
-    /// Whether the object names this node in `spec.nodeName`.
+    /// Returns whether the object has this node in `spec.nodeName`.
     fn is_on(&self, node: &str, cache: &str, key: &str) -> bool {
         let object = self.caches.get(cache).and_then(|all| all.get(key));
         let value = object.and_then(|o| serde_json::from_slice::<Value>(&o.json()).ok());
@@ -253,8 +254,8 @@ impl NodeAuthorizer {
     }
 }
 
-/// The key of the wanted object in its cache. One that asks for an object of the cluster through a namespace asks for
-/// another one, which does not exist.
+/// Returns the cache key of the requested object. A request for a cluster-scoped object with a namespace is for
+/// another object, which does not exist.
 fn key(wanted: &Attributes) -> String {
     match wanted.namespace.as_str() {
         "" => wanted.name.clone(),
@@ -262,7 +263,7 @@ fn key(wanted: &Attributes) -> String {
     }
 }
 
-/// Whether one of the selector's terms asks for this value: what else it says only selects less.
+/// Returns whether one of the selector's terms requires this value; further terms only select less.
 fn selects(wanted: &Attributes, field: &str, value: &str) -> bool {
     let selector = FieldSelector::parse(&wanted.field_selector).unwrap_or_default();
     selector.terms().iter().any(|term| term.field == field && !term.negated && term.value == value)

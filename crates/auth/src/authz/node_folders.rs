@@ -1,7 +1,7 @@
-//! The right to have a node make and remove folders of volumes: `nodes/local-path`, where `nodes/proxy` would be the
-//! right to run anything in any container there.
+//! The permission to have a node create and remove directories of volumes: `nodes/local-path`. It is narrower than
+//! `nodes/proxy`, which allows running any command in any container of the node.
 //!
-//! As with the kubelet's other narrow rights (KEP-2862) either of the two will do.
+//! As with the kubelet's other fine-grained permissions (KEP-2862), either of the two suffices.
 
 use super::Attributes;
 
@@ -9,12 +9,12 @@ const PREFIX: &str = "/api/v1/nodes/";
 const FOLDERS: &str = "/proxy/volumes/local-path/";
 const SUBRESOURCE: &str = "local-path";
 
-/// The narrower right that is enough for this request; `path` is its path as it was sent.
+/// Returns the narrower permission that suffices for this request; `path` is its path as it was sent.
 pub fn narrower(attributes: &Attributes, path: &str) -> Option<Attributes> {
     let is_proxy = attributes.group.is_empty()
         && (attributes.resource.as_str(), attributes.subresource.as_str()) == ("nodes", "proxy");
     let (node, folder) = path.strip_prefix(PREFIX)?.split_once(FOLDERS)?;
-    // Nothing that anybody on the way could read in another way, and no port but the kubelet's.
+    // Only names that no component can parse differently, and only the kubelet's own port.
     let fits = is_proxy && node == attributes.name && is_plain(node) && is_plain(folder);
     fits.then(|| Attributes { subresource: SUBRESOURCE.to_owned(), ..attributes.clone() })
 }

@@ -1,4 +1,4 @@
-//! How requests are authorized, as the flags of upstream's names say it.
+//! Authorization options, named after upstream's flags.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Authorization {
     /// `--authorization-mode`, in order.
     pub modes: Vec<Mode>,
-    /// `--authorization-config`: an `AuthorizationConfiguration` in place of the modes, read again when it changes.
+    /// `--authorization-config`: an `AuthorizationConfiguration` that replaces the modes, read again when it changes.
     pub config_file: Option<PathBuf>,
     /// `--authorization-webhook-config-file`: a kubeconfig.
     pub webhook_config_file: Option<PathBuf>,
@@ -26,7 +26,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// By upstream's spelling.
+    /// Parses upstream's spelling of a mode.
     pub fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "AlwaysAllow" => Self::AlwaysAllow,

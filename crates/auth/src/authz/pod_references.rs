@@ -1,11 +1,11 @@
-//! What a pod needs of its namespace: secrets, config maps, claims, by name.
+//! The objects of its namespace to which a pod refers by name: secrets, config maps, claims and others.
 
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, Pod, PodSpec, Volume};
 
-/// The annotation of pods that stand for a node's own static ones; these may not pull in anything.
+/// The annotation of mirror pods, which must not give access to any object.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Kinds of object that a pod may refer to.
+/// The kinds of object to which a pod may refer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Secret,
@@ -15,7 +15,7 @@ pub enum Kind {
     ServiceAccount,
 }
 
-/// Whether the pod refers to the object of this name anywhere.
+/// Returns whether any field of the pod refers to the object of this name.
 pub fn refers_to(pod: &Pod, kind: Kind, name: &str) -> bool {
     let Some(spec) = &pod.spec else { return false };
     if pod.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(MIRROR)) {

@@ -1,4 +1,4 @@
-//! The default roles and bindings, as objects to reconcile at start.
+//! The default roles and bindings, which are reconciled at the start.
 
 use serde_json::{Map, Value, json};
 
@@ -8,13 +8,13 @@ const TEXT: &str = include_str!("default_roles.txt");
 const API_VERSION: &str = "rbac.authorization.k8s.io/v1";
 const API_GROUP: &str = "rbac.authorization.k8s.io";
 
-/// One default object: its resource and itself.
+/// One default object and its resource.
 pub struct Default {
     pub resource: &'static str,
     pub object: Value,
 }
 
-/// All default roles and bindings with these features, roles before the bindings that name them.
+/// Returns all default roles and bindings for these features, roles before the bindings that refer to them.
 pub fn defaults(features: &Features) -> Vec<Default> {
     let mut out: Vec<Default> = Vec::new();
     let lines = TEXT.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#'));
@@ -55,7 +55,7 @@ pub fn defaults(features: &Features) -> Vec<Default> {
     out
 }
 
-/// The line, without the feature that it counts with; `None` while that is off.
+/// Returns the line without its feature condition; `None` if the feature is off.
 fn counted<'a>(line: &'a str, features: &Features) -> Option<&'a str> {
     let Some(rest) = line.strip_prefix("when ") else { return Some(line) };
     let (gate, line) = rest.split_once(' ')?;
@@ -89,7 +89,7 @@ fn cluster_role(name: &str, labels: &[&str]) -> Default {
     Default { resource: "clusterroles", object }
 }
 
-/// `VERBS ; GROUPS ; RESOURCES [; NAMES]` or `VERBS ; url PATHS`.
+/// Parses a rule: `VERBS ; GROUPS ; RESOURCES [; NAMES]` or `VERBS ; url PATHS`.
 fn rule(line: &str) -> Option<Value> {
     let list = |text: &str| -> Value {
         text.trim().split(',').map(|v| Value::from(if v == "-" { "" } else { v })).collect()

@@ -1,4 +1,4 @@
-//! Policy rules: what one covers, and whether one set of rules covers another.
+//! Policy rules: what a rule allows, and whether one set of rules covers another.
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 
@@ -15,7 +15,7 @@ fn has(values: &[String], wanted: &str) -> bool {
     values.iter().any(|v| v == "*" || v == wanted)
 }
 
-/// Whether the rule allows what is wanted.
+/// Returns whether the rule allows the request.
 pub fn allows(rule: &PolicyRule, wanted: &Attributes) -> bool {
     if !has(&rule.verbs, &wanted.verb) {
         return false;
@@ -37,16 +37,16 @@ fn resource_matches(rule: &str, resource: &str, subresource: &str) -> bool {
         return true;
     }
     if subresource.is_empty() {
-        // A resource that exists for authorization only may hold slashes of its own, as an audience does.
+        // A resource that exists for authorization only, such as an audience, may itself contain slashes.
         return rule == resource;
     }
-    // The resource may hold slashes of its own here, too.
+    // The resource may contain slashes here, too.
     let of = |resource: &str| rule.strip_prefix(resource).and_then(|rest| rest.strip_prefix('/'));
     [of(resource), of("*")].contains(&Some(subresource))
 }
 
-/// The rules of `wanted`, each cut to one verb, one group, one resource, one name, that `held` does not cover. They are
-/// made one after the other, as there may be very many: [`comparable`] says how many.
+/// Returns the rules of `wanted` that `held` does not cover, each reduced to one verb, group, resource and name. The
+/// iterator is lazy, because there may be very many: see [`comparable`].
 pub fn uncovered<'r>(
     held: &'r [PolicyRule],
     wanted: &'r [PolicyRule],
@@ -54,13 +54,13 @@ pub fn uncovered<'r>(
     wanted.iter().flat_map(breakdown).filter(|w| !held.iter().any(|h| covers(h, w)))
 }
 
-/// Rules of one verb, group, resource and name each that are compared at most.
+/// The maximum number of rules, with one verb, group, resource and name each, that are compared.
 pub const MOST_RULES: u64 = 100_000;
-/// Comparisons of two words that one check of rules may take: some tenths of a second.
+/// The maximum number of string comparisons of one check, some tenths of a second.
 const MOST_COMPARISONS: u64 = 100_000_000;
 
-/// Those of the wanted rules that no held one covers as it is, if the rest can be compared with `held` one by one
-/// within the limits.
+/// Returns the wanted rules that no held rule covers as a whole; `None` if comparing them with `held` one by one
+/// would exceed the limits.
 pub fn comparable<'r>(
     held: &[PolicyRule],
     wanted: &'r [PolicyRule],
@@ -85,14 +85,14 @@ fn words(rule: &PolicyRule) -> u64 {
     lists(rule).iter().map(|list| list.len() as u64).sum()
 }
 
-/// How many rules [`uncovered`] cuts it to.
+/// Returns the number of rules into which [`uncovered`] splits this one.
 fn breadth(rule: &PolicyRule) -> u64 {
     let [verbs, groups, resources, names, urls] = lists(rule).map(|list| list.len() as u64);
     let named = groups.saturating_mul(resources).saturating_mul(names.max(1));
     verbs.saturating_mul(named.saturating_add(urls))
 }
 
-/// Whether one held rule covers all that a wanted one names. That a resource's parts are covered by `*/part` is left to
+/// Returns whether one held rule covers a wanted rule as a whole. Coverage of subresources by `*/part` is left to
 /// [`covers`].
 fn covers_whole(held: &PolicyRule, wanted: &PolicyRule) -> bool {
     let all = |h: &[String], w: &[String]| has(h, "*") || w.iter().all(|w| h.contains(w));
@@ -126,7 +126,7 @@ fn breakdown(rule: &PolicyRule) -> impl Iterator<Item = PolicyRule> + '_ {
     })
 }
 
-/// `wanted` has at most one of each.
+/// Returns whether a rule covers `wanted`, which has at most one value in each field.
 fn covers(held: &PolicyRule, wanted: &PolicyRule) -> bool {
     let all = |h: &[String], w: &[String]| has(h, "*") || w.iter().all(|w| h.contains(w));
     if !all(&held.verbs, &wanted.verbs) {
@@ -148,7 +148,7 @@ fn covers(held: &PolicyRule, wanted: &PolicyRule) -> bool {
                 && list(&wanted.resource_names).iter().all(|n| names.contains(n))))
 }
 
-/// Rules of one verb each put together where they differ by their verbs alone.
+/// Merges rules of one verb each that differ only in their verbs.
 pub fn compacted(rules: Vec<PolicyRule>) -> Vec<PolicyRule> {
     let mut out: Vec<PolicyRule> = Vec::new();
     for rule in rules {
@@ -165,7 +165,7 @@ pub fn compacted(rules: Vec<PolicyRule>) -> Vec<PolicyRule> {
     out
 }
 
-/// As upstream shows a rule: `{APIGroups:[""], Resources:["pods"], Verbs:["get"]}`.
+/// Formats a rule as upstream does: `{APIGroups:[""], Resources:["pods"], Verbs:["get"]}`.
 pub fn describe(rule: &PolicyRule) -> String {
     let mut parts = Vec::new();
     let mut add = |name: &str, values: &[String]| {
@@ -294,7 +294,7 @@ mod tests {
             (&[], vec![cube(18)], false),
             (&[], vec![cube(17), cube(17)], false),
             (&[], vec![cube(400)], false),
-            // Who may do everything may also write this down.
+            // A user with all permissions may also grant this.
             (&everything, vec![cube(400)], true),
         ] {
             assert_eq!(comparable(held, &wanted).is_some(), fits);
@@ -302,7 +302,7 @@ mod tests {
         let mut long = cube(1);
         long.resource_names = Some(words(20_000));
         assert!(comparable(&[long.clone()], &[long]).is_none());
-        // Nothing is made before it is asked for.
+        // The iterator is lazy.
         assert_eq!(uncovered(&[], &[cube(400)]).take(3).count(), 3);
     }
 

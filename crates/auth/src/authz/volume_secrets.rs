@@ -1,7 +1,7 @@
-//! Which volumes are mounted with which Secrets: by the Secret, following the volumes by their watch events.
+//! An index of the volumes that refer to each Secret, which follows the watch events of volumes.
 //!
-//! A node may ask for as many Secrets as it likes that none of its pods names; looking at all volumes each time would be
-//! dear.
+//! A node may request any number of Secrets that none of its pods refers to; scanning all volumes for each request
+//! would be expensive.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -11,16 +11,16 @@ use serde_json::Value;
 
 use knarr_registry::cache::{Cache, Change, Kind, Selection, WatchFrom, Watcher};
 
-/// A Secret's namespace and name.
+/// The namespace and name of a Secret.
 type Secret = (String, String);
 
-/// The index, with all events applied that the cache has had when it is asked.
+/// The index. A query first applies all events that the cache has received.
 #[derive(Default)]
 pub struct VolumeSecrets(Mutex<Index>);
 
 #[derive(Default)]
 struct Index {
-    /// What the cache had applied when its events were last taken.
+    /// The generation of the cache when its events were last taken.
     generation: Option<u64>,
     watcher: Option<Watcher>,
     volumes: HashMap<Secret, BTreeSet<String>>,
@@ -28,7 +28,7 @@ struct Index {
 }
 
 impl VolumeSecrets {
-    /// The volumes that are mounted with a Secret.
+    /// Returns the volumes that refer to a Secret.
     pub fn volumes(&self, cache: &Cache, namespace: &str, name: &str) -> Vec<String> {
         let mut index = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         index.follow(cache);
@@ -38,9 +38,10 @@ impl VolumeSecrets {
 }
 
 impl Index {
-    /// Applies what the cache has had since. Where the watch has ended the index begins anew.
+    /// Applies the changes of the cache since the last call. If the watch has ended, the index is rebuilt.
     fn follow(&mut self, cache: &Cache) {
-        // Read first: what is applied from here on may be taken now, and changes the generation all the same.
+        // The generation is read first: an event that is applied after that may be taken now, and still changes the
+        // generation.
         let now = cache.generation();
         if self.generation == Some(now) {
             return;
@@ -52,7 +53,7 @@ impl Index {
         self.generation = Some(now);
     }
 
-    /// Whether the watch is there still, so that no event is missing.
+    /// Applies queued events. Returns whether the watch still runs, so that no event is missing.
     fn drain(&mut self) -> bool {
         let Some(mut watcher) = self.watcher.take() else { return false };
         while let Some(change) = watcher.try_next() {
@@ -88,13 +89,14 @@ impl Index {
     }
 }
 
-/// A watch of all volumes, beginning with those that are there.
+/// Starts a watch of all volumes, beginning with the existing ones.
 fn watch(cache: &Cache) -> Option<Watcher> {
     let resource = resources::find("", "persistentvolumes")?;
     cache.watch(None, Selection::everything(resource.into()), WatchFrom::State).ok()
 }
 
-/// The secrets that a kubelet needs to mount a volume; without a namespace of their own they are the claim's.
+/// Returns the secrets that a kubelet needs to mount a volume. Without a namespace of their own, they are in the
+/// claim's namespace.
 fn volume_secrets(volume: &Value) -> impl Iterator<Item = (&str, &str)> {
     let spec = &volume["spec"];
     let claim = spec["claimRef"]["namespace"].as_str().unwrap_or("");
@@ -149,7 +151,7 @@ mod tests {
         cache.delete("w", 6);
         assert!(found("s", "a").is_empty() && found("s", "b").is_empty());
         assert_eq!(found("n", "share"), ["v"]);
-        // Every watch ends when the cache is loaded anew.
+        // Every watch ends when the cache is reloaded.
         cache.load_again();
         assert_eq!(found("n", "share"), ["v"]);
         let read = index.0.lock().unwrap();
@@ -163,7 +165,7 @@ mod tests {
             cache.put(&format!("v{n}"), &volume(&format!("v{n}"), Some("a")), n + 2);
         }
         assert_eq!(index.volumes(&cache, "s", "a").len(), 10);
-        // Whatever the index has been asked, it keeps what it read.
+        // A query does not read the volumes again: the cleared index stays empty until an event arrives.
         index.0.lock().unwrap().volumes.clear();
         assert!(index.volumes(&cache, "s", "a").is_empty());
         cache.put("v3", &volume("v3", Some("a")), 20);

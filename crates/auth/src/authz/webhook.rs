@@ -1,4 +1,4 @@
-//! Authorization by a webhook: SubjectAccessReviews to a server named by a kubeconfig, its answers kept for a while.
+//! Authorization by a webhook: sends SubjectAccessReviews to the server of a kubeconfig, and caches its decisions.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,12 +15,12 @@ use super::{Attributes, Decision};
 use crate::authn::UserInfo;
 use knarr_outgoing::endpoint::Outbound;
 
-/// Answers kept at once.
+/// The maximum number of cached decisions.
 const MAX_KEPT: usize = 16_384;
-/// Questions longer than this are asked each time.
+/// The maximum length of a cache key; requests with longer keys are not cached.
 const MAX_KEY: usize = 10_000;
 
-/// How one webhook is asked.
+/// The settings of one webhook.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub name: String,
@@ -28,7 +28,7 @@ pub struct Settings {
     pub authorized_ttl: Duration,
     pub unauthorized_ttl: Duration,
     pub timeout: Duration,
-    /// Whether a webhook that cannot be asked refuses.
+    /// Whether a failed call denies the request.
     pub denies_on_failure: bool,
 }
 
@@ -89,7 +89,7 @@ impl Webhook {
         decision
     }
 
-    /// What a failure comes to.
+    /// Returns the decision for a failed call.
     fn failed(&self, reason: String) -> Decision {
         if self.settings.denies_on_failure {
             Decision::Denied { reason }
@@ -123,7 +123,7 @@ fn read(status: &Value) -> Decision {
     }
 }
 
-/// The question as the `spec` of a SubjectAccessReview.
+/// Returns the request as the `spec` of a SubjectAccessReview.
 fn spec(user: &UserInfo, wanted: &Attributes) -> Value {
     let mut spec = Map::new();
     if wanted.is_resource() {

@@ -1,4 +1,4 @@
-//! From a token's claims to a user.
+//! Maps the claims of a token to a user.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ fn name(mapping: &Mapping, claims: &Value) -> Result<String, String> {
     let claim = &mapping.claim;
     let name = text(claims, claim)
         .ok_or_else(|| format!("oidc: parse username claims {claim:?}: claim not present"))?;
-    // An address that its owner has not confirmed may be anybody's.
+    // An unverified address may belong to another person.
     if claim == "email" && claims.get("email_verified").is_some_and(|v| v != &Value::Bool(true)) {
         return Err("oidc: email not verified".into());
     }

@@ -1,4 +1,4 @@
-//! `AuthenticationConfiguration`, and the same from `--oidc-*` flags.
+//! `AuthenticationConfiguration`, and its equivalent from `--oidc-*` flags.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::expressions::Expressions;
 use crate::authn::options::{Anonymous, Oidc};
 
-/// What tokens may be signed with.
+/// The accepted signature algorithms.
 pub const ALGORITHMS: [&str; 8] = ["RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "PS384", "PS512"];
 const VERSIONS: [&str; 3] =
     ["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"];
@@ -39,7 +39,7 @@ struct Condition {
     path: String,
 }
 
-/// One issuer, as the file has it.
+/// One issuer, as in the file.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Jwt {
@@ -62,7 +62,7 @@ pub struct IssuerFile {
     pub url: String,
     #[serde(default, rename = "discoveryURL")]
     pub discovery_url: Option<String>,
-    /// PEM.
+    /// The CA certificates in PEM.
     #[serde(default)]
     pub certificate_authority: String,
     #[serde(default)]
@@ -127,7 +127,7 @@ pub struct Extra {
     pub value_expression: String,
 }
 
-/// Issuers, and who may come anonymously if the file says so.
+/// The issuers, and the anonymous conditions if the file has any.
 pub struct Parsed {
     pub issuers: Vec<Jwt>,
     pub anonymous: Option<Anonymous>,
@@ -230,7 +230,7 @@ fn check_mappings(mappings: &Mappings, path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A path in a domain that is not Kubernetes' own.
+/// Checks that the key is a path in a domain outside of Kubernetes.
 fn check_extra_key(key: &str) -> Result<(), String> {
     let invalid = |why: &str| Err(format!("Invalid value: {key:?}: {why}"));
     if key.is_empty() {
@@ -319,7 +319,7 @@ fn check_url(url: &str, path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The issuer of the flags.
+/// Returns the issuer that the flags describe.
 pub fn of_flags(flags: &Oidc) -> Result<Jwt, String> {
     let ca = match &flags.ca_file {
         Some(path) => {

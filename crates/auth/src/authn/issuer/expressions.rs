@@ -1,4 +1,4 @@
-//! Expressions of an issuer's rules: what a token's claims become, and which claims and users are let through.
+//! The expressions of an issuer: how claims map to a user, and which claims and users are valid.
 
 use std::sync::{Arc, LazyLock};
 
@@ -18,22 +18,22 @@ static USER: LazyLock<Arc<DeclType>> = LazyLock::new(|| {
     ))
 });
 
-/// One expression, ready.
+/// One compiled expression.
 #[derive(Debug)]
 pub struct Expression {
     text: String,
     program: Program,
 }
 
-/// All expressions of an issuer.
+/// All compiled expressions of an issuer.
 #[derive(Debug, Default)]
 pub struct Expressions {
     pub username: Option<Expression>,
     pub groups: Option<Expression>,
     pub uid: Option<Expression>,
-    /// By keys.
+    /// The expressions of extra values, by key.
     pub extra: Vec<(String, Expression)>,
-    /// With the messages of those that do not hold.
+    /// The claim validation rules, each with its message for a violation.
     pub claim_rules: Vec<(Expression, String)>,
     pub user_rules: Vec<(Expression, String)>,
 }
@@ -56,7 +56,7 @@ fn ready(decls: &Declarations, path: &str, text: &str, wanted: &[Type]) -> Resul
 }
 
 impl Expressions {
-    /// Of the rules at `path`, or what is wrong with them.
+    /// Compiles the rules; errors name the path below `path`.
     pub fn of(jwt: &Jwt, path: &str) -> Result<Self, String> {
         let (claims, users) = (of_claims(), of_users());
         let mappings = &jwt.claim_mappings;
@@ -90,7 +90,7 @@ impl Expressions {
         Ok(all)
     }
 
-    /// An address that its owner has not confirmed may be anybody's.
+    /// Requires a check that the address is verified: an unverified address may belong to another person.
     fn check_email(&self, path: &str) -> Result<(), String> {
         let Some(username) = self.username.as_ref().filter(|u| selects(&u.text, "email")) else {
             return Ok(());
@@ -106,13 +106,13 @@ impl Expressions {
         ))
     }
 
-    /// Whether the claims are let through.
+    /// Checks the claim validation rules.
     pub fn check_claims(&self, claims: &Value) -> Result<(), String> {
         check("claims", &self.claim_rules, claims)
             .map_err(|why| format!("oidc: error evaluating claim validation expression: {why}"))
     }
 
-    /// Whether the user is.
+    /// Checks the user validation rules.
     pub fn check_user(&self, user: &UserInfo) -> Result<(), String> {
         let shown =
             json!({"username": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra});
@@ -122,7 +122,7 @@ impl Expressions {
 }
 
 fn check(variable: &str, rules: &[(Expression, String)], of: &Value) -> Result<(), String> {
-    // All are evaluated before any decides.
+    // All rules are evaluated before any of them decides.
     let values: Result<Vec<_>, String> = rules.iter().map(|(e, _)| e.evaluate(variable, of)).collect();
     for ((expression, message), value) in rules.iter().zip(values?) {
         match value {
@@ -144,7 +144,7 @@ impl Expression {
             .map_err(|e| format!("expression '{}' resulted in error: {e}", self.text))
     }
 
-    /// The string that claims become; `what` they are mapped to.
+    /// Maps the claims to a string; `what` is the mapped field, for errors.
     pub fn text(&self, claims: &Value, what: &str) -> Result<String, String> {
         let wrong = |why: String| format!("oidc: error evaluating {what} claim expression: {why}");
         match self.evaluate("claims", claims).map_err(wrong)? {
@@ -153,7 +153,7 @@ impl Expression {
         }
     }
 
-    /// The strings that claims become, without empty ones; null is none.
+    /// Maps the claims to strings, without empty ones; null yields none.
     pub fn texts(&self, claims: &Value) -> Result<Vec<String>, String> {
         let problem = || "expression must return a string or a list of strings".to_owned();
         let value = self.evaluate("claims", claims)?;
@@ -174,7 +174,7 @@ impl Expression {
     }
 }
 
-/// The claims as expressions see them: all numbers are floating.
+/// Returns the claims for expressions, in which all numbers are floating-point.
 pub fn seen(claims: &Value) -> Value {
     match claims {
         Value::Number(n) => n.as_f64().and_then(Number::from_f64).map_or(Value::Null, Value::Number),
@@ -184,7 +184,7 @@ pub fn seen(claims: &Value) -> Value {
     }
 }
 
-/// Whether an expression reads `claims.FIELD` or `claims.?FIELD`; what stands in quotes does not count.
+/// Returns whether an expression reads `claims.FIELD` or `claims.?FIELD` outside of quotes.
 fn selects(source: &str, field: &str) -> bool {
     let bare = without_strings(source);
     let is_part = |c: char| c == '_' || c.is_ascii_alphanumeric();

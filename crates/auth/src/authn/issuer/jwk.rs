@@ -1,4 +1,4 @@
-//! An issuer's keys as JSON Web Keys, and signatures by them.
+//! JSON Web Keys of an issuer, and the verification of their signatures.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
@@ -9,7 +9,7 @@ use ring::signature::{
 };
 use serde_json::Value;
 
-/// Keys of one issuer; more are not kept.
+/// The maximum number of keys of one issuer; further ones are ignored.
 const MAX_KEYS: usize = 256;
 
 pub struct Jwk {
@@ -22,12 +22,12 @@ enum Key {
         n: Vec<u8>,
         e: Vec<u8>,
     },
-    /// The point, uncompressed.
+    /// The uncompressed point.
     P256(Vec<u8>),
     P384(Vec<u8>),
 }
 
-/// The keys of a set that can verify signatures; others are passed over.
+/// Returns the keys of a set that can verify signatures; others are skipped.
 pub fn keys(set: &Value) -> Vec<Jwk> {
     set["keys"].as_array().into_iter().flatten().filter_map(key).take(MAX_KEYS).collect()
 }

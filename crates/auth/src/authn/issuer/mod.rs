@@ -1,4 +1,4 @@
-//! Tokens of other issuers: JSON Web Tokens whose issuer publishes its keys, by OpenID Connect's discovery.
+//! Tokens of other issuers: JSON Web Tokens whose issuer publishes its keys by OpenID Connect discovery.
 
 pub mod claims;
 pub mod config;
@@ -19,7 +19,7 @@ pub struct Issuer {
     provider: Provider,
 }
 
-/// Clocks may differ by this much, in seconds.
+/// The allowed clock skew, in seconds.
 const LEEWAY: i64 = 300;
 
 impl Issuer {
@@ -28,7 +28,7 @@ impl Issuer {
         Ok(Self { rules, provider })
     }
 
-    /// Whose token it is; `None` if it names another issuer.
+    /// Authenticates a token; `None` if it names another issuer.
     pub async fn authenticate(
         &self,
         token: &str,

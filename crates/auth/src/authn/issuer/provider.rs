@@ -1,4 +1,4 @@
-//! An issuer's published keys: found by discovery, kept, and fetched again when a token names one that is not known.
+//! The published keys of an issuer: found by discovery, cached, and fetched again if a token names an unknown key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,20 +14,20 @@ use crate::authn::jwt::Unverified;
 use knarr_outgoing::endpoint::Outbound;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Unknown keys make us ask the issuer again, but not more often than this.
+/// The minimum interval between two fetches because of unknown keys.
 const ASK_EVERY: Duration = Duration::from_secs(10);
-/// So many requests with unknown keys wait for the issuer's answer; the others are refused. Anybody can make up a key.
+/// How many requests with unknown keys may wait for a fetch; others are refused, because anybody can invent a key id.
 const MOST_WAITING: usize = 100;
 
 pub struct Provider {
     issuer: String,
     discovery_url: String,
     ca_pem: String,
-    /// What is known; read without waiting for anybody.
+    /// The current keys; reading does not block.
     state: ArcSwap<State>,
-    /// When the issuer was last asked; held by the one who asks it.
+    /// The time of the last fetch; locked by the request that fetches.
     asked: Mutex<Option<Duration>>,
-    /// For those who wait for it.
+    /// Limits the waiting requests.
     waiting: Semaphore,
 }
 
@@ -62,7 +62,7 @@ impl Provider {
         Outbound::to_url(url, ca, TIMEOUT).map_err(|e| e.to_string())
     }
 
-    /// Whether one of the issuer's keys signed the token. Only tokens with unknown keys wait for the issuer.
+    /// Verifies that one of the issuer's keys signed the token. Only tokens with unknown keys wait for a fetch.
     pub async fn verify(&self, token: &Unverified<'_>, clock: &dyn Clock) -> Result<(), String> {
         let known = self.state.load_full();
         let signed = match signed_by(&known.keys, token) {
@@ -83,7 +83,7 @@ impl Provider {
             .ok_or_else(|| "failed to verify signature: failed to verify id token signature".into())
     }
 
-    /// The state after this one: one request asks the issuer, the others wait for its answer.
+    /// Returns the state after `known`: one request fetches the keys, the others wait for its result.
     async fn renewed(&self, known: &Arc<State>, clock: &dyn Clock) -> Result<Arc<State>, String> {
         let busy = |_| format!("oidc: too many tokens with unknown keys of issuer {:?}", self.issuer);
         let _waits = self.waiting.try_acquire().map_err(busy)?;
@@ -100,7 +100,7 @@ impl Provider {
                 State { keys: Arc::clone(&state.keys), failure: Some(error) }
             }
         };
-        // Only now: a request that is given up in between leaves the question to the next one.
+        // Set only after the fetch: if this request is cancelled before, the next one fetches.
         *asked = Some(clock.monotonic());
         let state = Arc::new(state);
         self.state.store(Arc::clone(&state));
@@ -128,7 +128,7 @@ impl Provider {
     }
 }
 
-/// `None` if no key of the token's name is known.
+/// Returns whether a key of the token's key id verifies it; `None` if no such key is known.
 fn signed_by(keys: &[Jwk], token: &Unverified<'_>) -> Option<bool> {
     let wanted = token.key_id();
     let mut candidates = keys.iter().filter(|k| wanted.is_empty() || k.id == wanted).peekable();
@@ -158,7 +158,7 @@ mod tests {
         format!("{header}.{}.{}", part(json!({})), BASE64.encode([0; 64]))
     }
 
-    /// An issuer that takes connections and says nothing.
+    /// Returns an issuer that accepts connections and never answers.
     fn silent() -> (std::net::TcpListener, Provider) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
@@ -186,7 +186,7 @@ mod tests {
             judged.unwrap().unwrap_err(),
             "failed to verify signature: failed to verify id token signature"
         );
-        // Those that wait have a limit.
+        // The number of waiting requests is limited.
         let mut waiting: Vec<_> =
             (1..MOST_WAITING).map(|_| Box::pin(provider.verify(&unknown, &SystemClock))).collect();
         assert!(waiting.iter_mut().all(|one| one.now_or_never().is_none()));

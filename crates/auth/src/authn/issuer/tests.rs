@@ -1,4 +1,4 @@
-//! Issuers' rules, and tokens against keys fetched from a server.
+//! Tests of issuers' rules, and of tokens with keys fetched from a server.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Bindings by those whom they bind, and the rules of roles; changed by watch events, one object at a time.
+//! Indexes bindings by subject, and the rules of roles. Watch events update the index one object at a time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::authn::UserInfo;
 use crate::authz::rules::GROUP;
 use knarr_registry::cache::{Cache, Change, Kind, Selection, WatchFrom, Watcher};
 
-/// How far aggregation follows roles that aggregate others themselves.
+/// The maximum depth of roles that aggregate other aggregating roles.
 const AGGREGATION_DEPTH: usize = 4;
 
 type Rules = Arc<Vec<PolicyRule>>;
@@ -26,29 +26,29 @@ enum Who {
     Group(String),
 }
 
-/// One RoleBinding, or with an empty namespace one ClusterRoleBinding.
+/// One RoleBinding, or one ClusterRoleBinding if the namespace is empty.
 pub struct Binding {
     pub namespace: String,
     pub name: String,
     pub role: RoleRef,
-    /// Who is bound, and what the binding calls them.
+    /// The subjects, and their names in the binding.
     subjects: Vec<(Who, String)>,
 }
 
-/// The bindings of one namespace by their subject: the subject's position, by the binding's name.
+/// The bindings of one namespace by subject: binding name to the binding and the subject's position in it.
 type Bound = HashMap<Who, BTreeMap<String, (Arc<Binding>, usize)>>;
 
-/// A ClusterRole as far as it matters here.
+/// The parts of a ClusterRole that the index needs.
 struct Held {
     object: Arc<Object>,
     rules: Rules,
-    /// What it aggregates; a selector that makes no sense selects nothing.
+    /// The selectors of the roles that it aggregates; an invalid selector selects nothing.
     selectors: Vec<Selector>,
 }
 
 #[derive(Default)]
 pub struct Index {
-    /// What the caches had applied when their events were last taken.
+    /// The generations of the caches when their events were last taken.
     generations: Option<[u64; 4]>,
     watchers: Option<[Watcher; 4]>,
     bindings: HashMap<String, Bound>,
@@ -56,12 +56,12 @@ pub struct Index {
     /// By `(namespace, name)`.
     roles: HashMap<(String, String), Rules>,
     cluster_roles: BTreeMap<String, Held>,
-    /// Of the cluster roles that aggregate: their rules with those of the others.
+    /// The complete rules of aggregating cluster roles, including those of the aggregated roles.
     aggregated: HashMap<String, Rules>,
     aggregating: BTreeSet<String>,
 }
 
-/// A watch of all objects of a cache, beginning with those that are there.
+/// Starts a watch of all objects of a cache, beginning with the existing ones.
 fn watch(cache: &Cache, plural: &str) -> Option<Watcher> {
     let resource = resources::find(GROUP, plural)?;
     cache.watch(None, Selection::everything(resource.into()), WatchFrom::State).ok()
@@ -77,15 +77,16 @@ fn watch_all(sources: &Sources) -> Option<[Watcher; 4]> {
 }
 
 impl Index {
-    /// Whether everything is in here that the caches had at these generations.
+    /// Returns whether the index contains all changes of the caches at these generations.
     pub fn is_at(&self, generations: [u64; 4]) -> bool {
         self.generations == Some(generations)
     }
 
-    /// Applies what the caches have had since. Where a watch has ended, since nobody asked for too many events or the
-    /// cache was loaded anew, the index begins anew, too.
+    /// Applies the changes of the caches since the last call. If a watch has ended, because too many events were
+    /// queued or the cache was reloaded, the index is rebuilt.
     pub fn follow(&mut self, sources: &Sources) {
-        // Read first: what is applied from here on may be taken now, and changes the generation all the same.
+        // The generations are read first: an event that is applied after that may be taken now, and still changes the
+        // generation.
         let now = sources.generations();
         if self.is_at(now) {
             return;
@@ -98,7 +99,7 @@ impl Index {
         self.generations = Some(now);
     }
 
-    /// Whether the watches are there still, so that no event is missing.
+    /// Applies queued events. Returns whether the watches still run, so that no event is missing.
     fn drain(&mut self) -> bool {
         let Some(mut watchers) = self.watchers.take() else { return false };
         let [roles, cluster_roles, role_bindings, cluster_role_bindings] = &mut watchers;
@@ -155,13 +156,14 @@ impl Index {
         self.cluster_roles.insert(name, Held { object: Arc::clone(object), rules, selectors });
     }
 
-    /// Puts the rules of aggregating roles together anew: there are a handful of them, and cluster roles change rarely.
+    /// Computes the rules of aggregating roles again: there are only a few such roles, and cluster roles rarely
+    /// change.
     fn aggregate(&mut self) {
         let rules = |name: &String| (name.clone(), Arc::new(self.aggregated_rules(name, AGGREGATION_DEPTH)));
         self.aggregated = self.aggregating.iter().map(rules).collect();
     }
 
-    /// A cluster role's rules, with those of the roles that it aggregates.
+    /// Returns a cluster role's rules, with those of the roles that it aggregates.
     fn aggregated_rules(&self, name: &str, depth: usize) -> Vec<PolicyRule> {
         let Some(role) = self.cluster_roles.get(name) else { return Vec::new() };
         let mut rules = role.rules.to_vec();
@@ -197,7 +199,7 @@ impl Index {
         let bound = self.bindings.entry(binding.namespace.clone()).or_default();
         for (position, (who, _)) in binding.subjects.iter().enumerate() {
             let of_subject = bound.entry(who.clone()).or_default();
-            // Of a subject that is named twice, the first.
+            // If a subject occurs twice, its first position counts.
             of_subject.entry(binding.name.clone()).or_insert_with(|| (Arc::clone(&binding), position));
         }
         self.by_name.insert(key, binding);
@@ -219,7 +221,7 @@ impl Index {
         }
     }
 
-    /// The rules behind a role reference.
+    /// Returns the rules of a role reference.
     pub fn rules_of(&self, role: &RoleRef, namespace: &str) -> Result<Rules, String> {
         let missing =
             |resource: &str| format!("{resource}.rbac.authorization.k8s.io \"{}\" not found", role.name);
@@ -237,7 +239,8 @@ impl Index {
         }
     }
 
-    /// What binds a user: everywhere, then in the namespace if there is one; each with the subject that it is by.
+    /// Returns the bindings of a user: cluster-wide ones, then those of the namespace if it is not empty; each with
+    /// the matching subject.
     pub fn bindings<'a>(
         &'a self,
         user: &'a UserInfo,
@@ -257,14 +260,14 @@ impl Index {
             .filter_map(|(binding, at)| Some((&**binding, binding.subjects.get(*at)?.1.as_str())))
     }
 
-    /// How many subjects are held, and how many bindings.
+    /// Returns the number of subjects and of bindings in the index.
     #[cfg(test)]
     pub fn sizes(&self) -> (usize, usize) {
         (self.bindings.values().map(HashMap::len).sum(), self.by_name.len())
     }
 }
 
-/// Who is meant, and how refusals and permissions name them; `None` for a kind that nobody is of.
+/// Returns the subject, and its name in refusals and reasons; `None` for an unknown kind.
 fn subject(subject: &Subject, namespace: &str) -> Option<(Who, String)> {
     let name = &subject.name;
     match subject.kind.as_str() {

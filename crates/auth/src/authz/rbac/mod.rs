@@ -1,4 +1,4 @@
-//! Role-based access control over the watch-cached roles and bindings.
+//! Role-based access control, based on the cached roles and bindings.
 
 mod index;
 #[cfg(test)]
@@ -31,7 +31,7 @@ impl Sources {
     }
 }
 
-/// Evaluates requests against an index that follows the roles and bindings by their watch events.
+/// Authorizes requests by an index that follows the watch events of roles and bindings.
 pub struct Rbac {
     sources: Sources,
     index: RwLock<Index>,
@@ -42,8 +42,8 @@ impl Rbac {
         Self { sources, index: RwLock::default() }
     }
 
-    /// Reads the index, with all events applied that the caches have had so far. Whoever comes first applies them, and
-    /// only what changed costs anything.
+    /// Calls `read` with the index, after applying all events that the caches have received. The first caller applies
+    /// them; the cost depends only on the number of changes.
     fn with_index<T>(&self, read: impl FnOnce(&Index) -> T) -> T {
         let now = self.sources.generations();
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
@@ -56,7 +56,7 @@ impl Rbac {
         read(&index)
     }
 
-    /// The rules behind a role reference.
+    /// Returns the rules of a role reference.
     pub fn rules_of(&self, role: &RoleRef, namespace: &str) -> Result<Arc<Vec<PolicyRule>>, String> {
         self.with_index(|index| index.rules_of(role, namespace))
     }
@@ -83,7 +83,7 @@ impl Rbac {
         })
     }
 
-    /// All rules that hold for a user in a namespace; with an empty namespace those that hold everywhere.
+    /// Returns all rules that apply to a user in a namespace; with an empty namespace, the cluster-wide ones.
     pub fn rules_for(&self, user: &UserInfo, namespace: &str) -> (Vec<PolicyRule>, Vec<String>) {
         self.with_index(|index| {
             let (mut rules, mut errors) = (Vec::new(), Vec::new());
@@ -99,7 +99,7 @@ impl Rbac {
 }
 
 impl Binding {
-    /// Why somebody is allowed, in upstream's words.
+    /// Returns the reason why a request is allowed, with upstream's text.
     fn allows(&self, subject: &str) -> String {
         let (kind, name) = match self.namespace.as_str() {
             "" => ("ClusterRoleBinding", self.name.clone()),

@@ -1,4 +1,4 @@
-//! The index against a plain evaluation of the same objects, through random changes.
+//! Compares the index with a plain evaluation of the same objects, after random changes.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Objects of the four resources by key, and the caches that have them.
+/// The objects of the four resources by key, and the caches that hold them.
 struct World {
     rbac: Rbac,
     objects: [BTreeMap<String, Value>; 4],
@@ -52,7 +52,7 @@ impl World {
         self.objects[kind].values().map(|o| serde_json::from_value(o.clone()).unwrap()).collect()
     }
 
-    /// Whether the user may, by looking at every object.
+    /// Authorizes by scanning every object.
     fn naive(&self, user: &UserInfo, wanted: &Attributes) -> bool {
         let cluster = self.typed::<ClusterRoleBinding>(3).into_iter();
         let cluster = cluster.map(|b| (String::new(), b.role_ref, b.subjects));
@@ -213,7 +213,7 @@ fn random_changes_leave_the_index_as_a_plain_evaluation_has_it() {
                 let object = some_object(&mut random, kind);
                 world.put(kind, object);
             }
-            // Now and then a cache is loaded anew, which ends the watches.
+            // Occasionally a cache is reloaded, which ends the watches.
             if random.u8(..20) == 0 {
                 world.rbac.sources.all()[kind].load_again();
             }
@@ -262,7 +262,7 @@ fn one_change_is_one_change_and_a_missed_event_begins_anew() {
     world.put(2, binding("second", "other"));
     assert!(world.allowed(&UserInfo::new("other", &[]), &wanted));
     assert_eq!(untouched(&world), before, "the other binding was not read again");
-    // More events than a watch holds, before anybody asks.
+    // More events than a watch can queue, before the next request.
     for number in 0..1500 {
         world.put(2, binding(&format!("b{}", number % 1100), &format!("u{}", number % 7)));
     }
