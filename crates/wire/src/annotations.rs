@@ -1,23 +1,23 @@
-//! What any code on a request's way wants to have noted in the audit log.
+//! Annotations that any code handling a request adds to its audit event.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Notes of one request; more are dropped.
+/// The maximum number of annotations of one request; more are dropped.
 const MAX: usize = 128;
 
-/// The notes of a request, by key.
+/// The annotations of a request, by key.
 pub type Annotations = Arc<Mutex<BTreeMap<String, String>>>;
 
 tokio::task_local! {
     static CURRENT: Annotations;
 }
 
-/// Notes something about the request that this task is working on; the first note under a key stays. Outside of a
-/// request nothing happens.
+/// Adds an annotation to the request that this task handles; the first value of a key wins. Outside of a request,
+/// nothing happens.
 pub fn annotate(key: &str, value: &str) {
-    // There is no request to note it for.
+    // Fails only outside of a request.
     let _ = CURRENT.try_with(|notes| {
         let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
         if notes.len() < MAX {
@@ -26,7 +26,7 @@ pub fn annotate(key: &str, value: &str) {
     });
 }
 
-/// Runs the work of one request, with its notes going to `notes`.
+/// Runs the work of one request; its annotations are added to `notes`.
 pub async fn collect<F: Future>(notes: Annotations, work: F) -> F::Output {
     CURRENT.scope(notes, work).await
 }

@@ -1,14 +1,14 @@
-//! Items of a list without the two members that say what they are: a list of a built-in kind says it once.
+//! Removes `apiVersion` and `kind` from the items of a list: the list of a built-in kind has them once.
 
 use std::ops::Range;
 
 use knarr_api::members::Members;
 
-/// Where `apiVersion` and `kind` stand at the top of an object, each with one comma beside it.
+/// The positions of `apiVersion` and `kind` at the top level of an object, each with one adjacent comma.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TypeMembers([Span; 2]);
 
-/// As short as can be: a list holds them for each of its items.
+/// A compact range, because a list holds two of them for each item.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Span {
     start: u32,
@@ -26,7 +26,7 @@ impl Span {
 }
 
 impl TypeMembers {
-    /// Finds them in compact JSON. It stops at the second one, which in sorted members comes early.
+    /// Finds them in compact JSON. The search stops at the second one, which comes early in sorted members.
     pub fn of(json: &[u8]) -> Self {
         let mut found = [Span::default(); 2];
         let wanted = Members::new(json, 0).filter(|m| matches!(m.name, b"apiVersion" | b"kind"));
@@ -37,12 +37,12 @@ impl TypeMembers {
         Self(found)
     }
 
-    /// How many bytes they take.
+    /// Returns how many bytes they take.
     pub fn len(&self) -> usize {
         self.0.iter().map(|s| s.range().len()).sum()
     }
 
-    /// What of `len` bytes lies around them.
+    /// Returns the ranges of a text of `len` bytes around them.
     pub fn around(&self, len: usize) -> [Range<usize>; 3] {
         let [first, second] = self.0.map(Span::range);
         match (first.len(), second.len()) {

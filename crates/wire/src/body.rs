@@ -1,4 +1,4 @@
-//! Bodies of answers: bytes, a list concatenated from held objects, or a stream.
+//! Response bodies: bytes, a list concatenated from held objects, or a stream.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -15,17 +15,17 @@ use super::bare_items::TypeMembers;
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, BoxError>> + Send>>;
 
-/// How much of a list is put into one chunk.
+/// The size of the chunks of a list, in bytes.
 const CHUNK: usize = 64 * 1024;
 
-/// The body of an answer.
+/// The body of a response.
 pub enum Body {
     Full(Bytes),
     List(ListBody),
     Stream(ByteStream),
 }
 
-/// `head`, the items with commas between them, `tail`. The items' bytes are copied only as the body is read.
+/// A list: `head`, the items separated by commas, `tail`. The items' bytes are only copied while the body is read.
 pub struct ListBody {
     head: Bytes,
     items: VecDeque<(Arc<Object>, TypeMembers)>,
@@ -39,7 +39,7 @@ impl ListBody {
         Self::of(head, items.into_iter().map(|item| (item, TypeMembers::default())).collect(), tail)
     }
 
-    /// A list whose items do not say what they are.
+    /// Creates a list whose items omit apiVersion and kind.
     pub fn bare(head: Bytes, items: Vec<Arc<Object>>, tail: Bytes) -> Self {
         let members = |item: Arc<Object>| {
             let members = TypeMembers::of(item.text());
@@ -81,7 +81,7 @@ impl Body {
         Self::Full(Bytes::new())
     }
 
-    /// The whole body, unless it is a stream that may not end.
+    /// Returns the whole body; `Err` is a stream, which may be endless.
     pub fn collect(self) -> Result<Bytes, ByteStream> {
         match self {
             Self::Full(bytes) => Ok(bytes),
@@ -96,16 +96,16 @@ impl Body {
         }
     }
 
-    /// The same body, with something that lives as long as it does.
+    /// Returns the same body, which keeps `held` alive until it is dropped.
     pub fn holding<T: Send + 'static>(self, held: T) -> Self {
         match self {
             Self::Stream(stream) => Self::Stream(Box::pin(Holding { stream, _held: Unmoved(held) })),
-            // It is there already: nothing is under way any more.
+            // A complete body involves no further work.
             whole => whole,
         }
     }
 
-    /// The length in bytes, where it is known.
+    /// Returns the length in bytes, if it is known.
     pub fn len(&self) -> Option<usize> {
         match self {
             Self::Full(bytes) => Some(bytes.len()),
@@ -120,7 +120,7 @@ struct Holding<T> {
     _held: Unmoved<T>,
 }
 
-/// What is only kept need not be pinned.
+/// A value that is only kept alive need not be pinned.
 struct Unmoved<T>(#[allow(dead_code, reason = "kept for its drop")] T);
 
 impl<T> Unpin for Unmoved<T> {}

@@ -1,4 +1,4 @@
-//! Whom a request is from: names, groups and what else an authenticator says about a user.
+//! The user of a request: name, groups and further attributes from an authenticator.
 
 use std::collections::BTreeMap;
 
@@ -19,18 +19,18 @@ pub const ANONYMOUS: &str = "system:anonymous";
 pub const MASTERS: &str = "system:masters";
 
 impl UserInfo {
-    /// A user with these groups, and `system:authenticated`.
+    /// Creates a user with these groups and `system:authenticated`.
     pub fn new(name: &str, groups: &[&str]) -> Self {
         let groups = groups.iter().map(|g| (*g).to_owned()).collect();
         Self { name: name.to_owned(), groups, ..Self::default() }.authenticated()
     }
 
-    /// Who asks without credentials.
+    /// Returns the user of requests without credentials.
     pub fn anonymous() -> Self {
         Self { name: ANONYMOUS.into(), groups: vec![UNAUTHENTICATED.into()], ..Self::default() }
     }
 
-    /// With the group of all who are authenticated, unless anonymous.
+    /// Adds the group `system:authenticated`, unless the user is anonymous.
     pub fn authenticated(mut self) -> Self {
         if !self.in_group(AUTHENTICATED) && !self.in_group(UNAUTHENTICATED) {
             self.groups.push(AUTHENTICATED.into());
@@ -42,7 +42,7 @@ impl UserInfo {
         self.groups.iter().any(|g| g == group)
     }
 
-    /// As `authentication.k8s.io/v1` `UserInfo`.
+    /// Returns the user as `authentication.k8s.io/v1` `UserInfo`.
     pub fn to_value(&self) -> Value {
         let mut map = Map::new();
         if !self.name.is_empty() {

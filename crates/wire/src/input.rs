@@ -1,4 +1,4 @@
-//! Reads the objects in request bodies, whichever format they are in.
+//! Decodes the objects in request bodies, in any format.
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -12,13 +12,13 @@ use serde_json::Value;
 use super::negotiate::{Format, MEDIA_TYPES};
 use super::yaml::Yaml;
 
-/// The bare media type of the body, or the empty string.
+/// Returns the media type of the body without parameters, or the empty string.
 pub fn content_type(headers: &HeaderMap) -> &str {
     let value = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
     value.split(';').next().unwrap_or("").trim()
 }
 
-/// The format of a body that holds an object.
+/// Returns the format of a body that contains an object.
 pub fn format(headers: &HeaderMap) -> Result<Format, StatusError> {
     match content_type(headers) {
         "" | "application/json" => Ok(Format::Json),
@@ -28,7 +28,7 @@ pub fn format(headers: &HeaderMap) -> Result<Format, StatusError> {
     }
 }
 
-/// The object of the kind `expected` in a body. With `strict`, unknown and duplicate fields are an error.
+/// Decodes an object of the kind `expected`. With `strict`, unknown and duplicate fields are an error.
 pub fn decode(
     headers: &HeaderMap,
     body: &Bytes,
@@ -46,7 +46,7 @@ pub fn decode(
     }
 }
 
-/// The options in a body, whichever group version their kind is given in. `definition` names their schema.
+/// Decodes the options in a body, whatever the group version of their kind. `definition` names their schema.
 pub fn decode_options(headers: &HeaderMap, body: &Bytes, definition: &str) -> Result<Value, StatusError> {
     let bad = |e: &dyn std::fmt::Display| StatusError::bad_request(e.to_string());
     match format(headers)? {
@@ -60,7 +60,7 @@ pub fn decode_options(headers: &HeaderMap, body: &Bytes, definition: &str) -> Re
     }
 }
 
-/// Adds a YAML text's repeated keys to what its decoder complained about; with `strict`, any complaint is an error.
+/// Adds a YAML text's duplicate keys to the decoder's strict errors; with `strict`, any strict error fails.
 pub fn strictly(
     mut decoded: Decoded,
     yaml: &Yaml,
@@ -75,7 +75,7 @@ pub fn strictly(
     Ok(decoded)
 }
 
-/// The answer to a body of the right kind that cannot be read as one.
+/// Returns the error for a body of the right kind that does not decode.
 pub fn cannot_be_handled(expected: &GroupVersionKind, why: &str) -> StatusError {
     let (kind, version) = (&expected.kind, validate::quote(&expected.version));
     StatusError::bad_request(format!("{kind} in version {version} cannot be handled as a {kind}: {why}"))

@@ -14,7 +14,7 @@ pub struct Keypair {
     pub key_pem: String,
 }
 
-/// A configuration that cannot work.
+/// A configuration error.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("{what} is not valid PEM")]
@@ -28,7 +28,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// With the error that it comes from.
+    /// Returns the message with that of its cause.
     pub fn in_full(&self) -> String {
         match std::error::Error::source(self) {
             Some(source) => format!("{self}: {source}"),
@@ -37,14 +37,14 @@ impl ConfigError {
     }
 }
 
-/// The certificates in a PEM text.
+/// Parses the certificates in a PEM text.
 pub fn certificates(pem: &str, what: &'static str) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
     CertificateDer::pem_slice_iter(pem.as_bytes())
         .collect::<Result<Vec<_>, _>>()
         .map_err(|source| ConfigError::Pem { what, source: Box::new(source) })
 }
 
-/// A certificate chain and its key.
+/// Parses a certificate chain and its key.
 pub fn keypair(
     pair: &Keypair,
     what: &'static str,
@@ -55,8 +55,8 @@ pub fn keypair(
     Ok((chain, key))
 }
 
-/// What is made of the pair that is given, or else of the one in the files, which are then followed; `None` without
-/// either.
+/// Returns the value that `make` creates from the pair in the files, which are then followed, or else from the given
+/// pair; `None` without either.
 pub fn follow<T: Send + Sync>(
     given: Option<&Keypair>,
     files: Option<&(PathBuf, PathBuf)>,

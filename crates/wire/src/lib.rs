@@ -1,6 +1,6 @@
-//! The API on the wire: requests read, forms negotiated, answers and tables written; and the metrics of it.
+//! The API on the wire: reads requests, negotiates formats, writes responses and tables; and the request metrics.
 //!
-//! Nothing here knows where objects come from.
+//! This crate does not depend on where objects come from.
 
 pub mod annotations;
 pub mod bare_items;

@@ -1,4 +1,4 @@
-//! Content negotiation: which of the formats and forms that a client accepts it gets.
+//! Content negotiation: selects one of the formats and forms that a client accepts.
 
 use http::HeaderMap;
 use http::header::{ACCEPT, ACCEPT_ENCODING, USER_AGENT};
@@ -8,7 +8,7 @@ use knarr_apimachinery::status::StatusError;
 
 use super::query::Query;
 
-/// How a value is written.
+/// The format of a serialized value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
     #[default]
@@ -17,7 +17,7 @@ pub enum Format {
     Protobuf,
 }
 
-/// What the client wants to see of an object or list.
+/// The form in which the client wants an object or list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Form {
     #[default]
@@ -33,16 +33,16 @@ pub struct Negotiated {
     pub form: Form,
     pub pretty: bool,
     pub gzip: bool,
-    /// Whether metadata was asked for as a list.
+    /// Whether the client asked for metadata as a list.
     pub metadata_list: bool,
-    /// Whether the table or the metadata is to say that it is of `meta.k8s.io/v1beta1`.
+    /// Whether the table or the metadata has the version `meta.k8s.io/v1beta1`.
     pub beta: bool,
 }
 
-/// What may be written and accepted, in the order in which upstream lists it.
+/// The media types of written and accepted bodies, in the order in which upstream lists them.
 pub const MEDIA_TYPES: [&str; 3] = ["application/json", "application/yaml", protobuf::MEDIA_TYPE];
 
-/// What a watch may be written as.
+/// The media types of a watch.
 pub const STREAM_TYPES: [&str; 2] =
     ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
 
@@ -55,7 +55,7 @@ fn format_of(media: &str) -> Option<Format> {
     }
 }
 
-/// The form of one clause; `None` when it asks for one that is not there.
+/// Returns the form of one clause; `None` if it asks for an unsupported form.
 fn form_of(clause: &Clause<'_>) -> Option<Form> {
     let (group, version) = (clause.parameter("g"), clause.parameter("v"));
     let meta = group == "meta.k8s.io" && matches!(version, "v1" | "v1beta1");
@@ -72,21 +72,21 @@ fn accept_header(headers: &HeaderMap) -> String {
     values.join(",")
 }
 
-/// What an answer can be had as.
+/// The forms in which an answer is available.
 #[derive(Debug, Clone, Copy)]
 pub struct Offers {
-    /// As a table and as metadata.
+    /// Whether it is available as a table and as metadata.
     pub forms: bool,
-    /// As it is in protobuf: custom resources have no messages, but their metadata has.
+    /// Whether it is available whole in protobuf. Custom resources have no messages, but their metadata does.
     pub messages: bool,
 }
 
-/// Picks format and form. `forms`: whether tables and metadata can be had of this answer.
+/// Selects format and form. `forms` is whether the answer is available as a table and as metadata.
 pub fn negotiate(headers: &HeaderMap, query: &Query, forms: bool) -> Result<Negotiated, StatusError> {
     choose(headers, query, Offers { forms, messages: true })
 }
 
-/// Picks format and form among what is offered.
+/// Selects one of the offered formats and forms.
 pub fn choose(headers: &HeaderMap, query: &Query, offers: Offers) -> Result<Negotiated, StatusError> {
     let accept = accept_header(headers);
     let mut result = Negotiated {
@@ -100,7 +100,7 @@ pub fn choose(headers: &HeaderMap, query: &Query, offers: Offers) -> Result<Nego
     for clause in clauses(&accept) {
         let Some(format) = format_of(clause.media) else { continue };
         let Some(form) = form_of(&clause) else { continue };
-        // Tables have cells of any type, which no message can hold.
+        // Tables have cells of any type, which a protobuf message cannot contain.
         let no_table = form == Form::Table && format == Format::Protobuf;
         let no_message = form == Form::Whole && format == Format::Protobuf && !offers.messages;
         if no_table
@@ -120,13 +120,13 @@ pub fn choose(headers: &HeaderMap, query: &Query, offers: Offers) -> Result<Nego
     Err(StatusError::not_acceptable(&MEDIA_TYPES))
 }
 
-/// As `negotiate`, for errors and other answers that must be written whatever was asked for.
+/// Negotiates like `negotiate`, but never fails; for errors and other answers that must be written in any case.
 pub fn negotiate_leniently(headers: &HeaderMap, query: &Query) -> Negotiated {
     let negotiated = negotiate(headers, query, true).unwrap_or_default();
     Negotiated { form: Form::Whole, beta: false, ..negotiated }
 }
 
-/// The format of the first clause that asks for aggregated discovery.
+/// Returns the format of the first clause that asks for aggregated discovery.
 pub fn wants_aggregated_discovery(headers: &HeaderMap) -> Option<Format> {
     clauses(&accept_header(headers)).iter().find_map(|clause| {
         let asked = (clause.parameter("as"), clause.parameter("g"), clause.parameter("v"));
@@ -145,7 +145,7 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
     )
 }
 
-/// People's tools get indented JSON without asking.
+/// Returns whether the client gets indented JSON; curl, Wget and browsers get it without asking.
 fn wants_pretty(headers: &HeaderMap, query: &Query) -> bool {
     if let Some(asked) = query.optional_flag("pretty") {
         return asked;

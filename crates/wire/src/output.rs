@@ -1,4 +1,4 @@
-//! Writes answers: JSON, YAML or protobuf, whole, as table or as metadata, compressed when large.
+//! Writes responses: JSON, YAML or protobuf; objects whole, as Table or as metadata only; compressed if large.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use super::body::{Body, ListBody};
 use super::negotiate::{Form, Format, Negotiated};
 use crate::table::{self, IncludeObject, Rows};
 
-/// Bodies below this many bytes are not worth compressing.
+/// Bodies below this size, in bytes, are not compressed.
 const GZIP_FROM: usize = 128 * 1024;
 
-/// What a handler answers, before it is written.
+/// The answer of a handler, before it is serialized.
 pub enum Answer {
     Object {
         code: u16,
@@ -31,21 +31,21 @@ pub enum Answer {
     },
     List(ListAnswer),
     Watch(Box<dyn Respond>),
-    /// Anything else that is JSON.
+    /// Any other JSON value.
     Value {
         code: u16,
         value: Value,
     },
-    /// Written already.
+    /// A response that is already serialized.
     Raw(Response<Body>),
 }
 
-/// An answer that goes on, such as a watch.
+/// A streaming answer, such as a watch.
 pub trait Respond: Send {
-    /// What its objects are.
+    /// Returns the resource of its objects.
     fn resource(&self) -> &ResourceRef;
 
-    /// Begins the answer in the negotiated form; tables show what `include` says.
+    /// Starts the response in the negotiated form; `include` selects what table rows contain of their objects.
     fn respond(
         self: Box<Self>,
         negotiated: Negotiated,
@@ -55,7 +55,7 @@ pub trait Respond: Send {
 }
 
 impl Answer {
-    /// `{"kind":"Status","status":"Success","code":201}`.
+    /// Returns `{"kind":"Status","status":"Success","code":201}`.
     pub fn created() -> Self {
         let value =
             json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
@@ -67,7 +67,7 @@ impl Answer {
     }
 }
 
-/// Plain text, as Go's `http.Error` writes it.
+/// Returns plain text, as Go's `http.Error` writes it.
 pub fn plain(code: u16, text: impl Into<Bytes>) -> Response<Body> {
     let mut response = raw(code, "text/plain; charset=utf-8", text.into());
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -82,7 +82,7 @@ pub struct ListAnswer {
     pub remaining: Option<u64>,
 }
 
-/// A whole answer of this type and code.
+/// Returns a whole response of this type and code.
 pub fn raw(code: u16, content_type: &'static str, body: Bytes) -> Response<Body> {
     let mut response = Response::new(Body::Full(body));
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -90,12 +90,12 @@ pub fn raw(code: u16, content_type: &'static str, body: Bytes) -> Response<Body>
     response
 }
 
-/// Compact JSON of a value.
+/// Serializes a value as compact JSON.
 pub fn to_json(value: &Value) -> Bytes {
     InOrder::of(value).to_json().into()
 }
 
-/// JSON with the line's end that upstream's serializer writes.
+/// Serializes JSON with a final line break, as upstream's serializer does.
 fn line(value: &Value) -> Bytes {
     let mut text = InOrder::of(value).to_json();
     text.push(b'\n');
@@ -130,7 +130,8 @@ pub fn write_value(code: u16, value: &Value, negotiated: Negotiated) -> Response
     }
 }
 
-/// Writes a message; what has none, such as `/version`, is written as JSON, which its readers know as well.
+/// Writes a protobuf message. A value without one, such as that of `/version`, is written as JSON, which its clients
+/// also read.
 fn write_encoded(
     code: u16,
     message: Result<Vec<u8>, EncodeError>,
@@ -143,7 +144,7 @@ fn write_encoded(
             finish(raw(code, "application/json", to_json(value)), negotiated)
         }
         Err(error) => {
-            tracing::warn!(%error, kind = %value["kind"], "cannot be written as protobuf");
+            tracing::warn!(%error, kind = %value["kind"], "cannot encode as protobuf");
             finish(raw(code, "application/json", to_json(value)), negotiated)
         }
     }
@@ -186,7 +187,7 @@ pub fn write(
     }
 }
 
-/// Why an answer cannot be a protobuf message: custom resources have none.
+/// Returns why an answer has no protobuf message: custom resources have none.
 fn unmarshalable(resource: &ResourceRef, negotiated: Negotiated, ty: &str) -> Option<String> {
     let wanted = negotiated.format == Format::Protobuf && negotiated.form == Form::Whole;
     (wanted && resource.custom().is_some()).then(|| {
@@ -197,7 +198,7 @@ fn unmarshalable(resource: &ResourceRef, negotiated: Negotiated, ty: &str) -> Op
     })
 }
 
-/// JSON text as it is, or in the negotiated format.
+/// Writes JSON text unchanged, or converted to the negotiated format.
 fn write_bytes(code: u16, json: Bytes, negotiated: Negotiated) -> Response<Body> {
     if negotiated.format == Format::Json && !negotiated.pretty {
         let body = Body::List(ListBody::new(json, Vec::new(), Bytes::from_static(b"\n")));
@@ -261,7 +262,7 @@ fn write_list(list: ListAnswer, negotiated: Negotiated, rows: Rows, now: jiff::T
                 "{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{meta},\"items\":["
             );
             if form == Form::Metadata && items.is_empty() {
-                // Such a list was never made, upstream, and shows as none.
+                // Upstream's list is a nil slice here, which is serialized as null.
                 let none = format!(
                     "{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{meta},\"items\":null}}"
                 );
@@ -282,7 +283,7 @@ fn write_list(list: ListAnswer, negotiated: Negotiated, rows: Rows, now: jiff::T
     }
 }
 
-/// A list as one message.
+/// Encodes a list as one message.
 fn list_message(
     api_version: &str,
     kind: &str,
@@ -296,7 +297,7 @@ fn list_message(
     Ok(list.finish()?)
 }
 
-/// Compresses a large body where the client reads that.
+/// Compresses a large body if the client accepts gzip.
 fn finish(response: Response<Body>, negotiated: Negotiated) -> Response<Body> {
     if !negotiated.gzip || response.body().len().is_none_or(|n| n < GZIP_FROM) {
         return response;
@@ -304,7 +305,7 @@ fn finish(response: Response<Body>, negotiated: Negotiated) -> Response<Body> {
     compressed(response)
 }
 
-/// With its whole body compressed.
+/// Returns the response with its whole body compressed.
 pub fn compressed(response: Response<Body>) -> Response<Body> {
     let (mut parts, body) = response.into_parts();
     let Ok(plain) = body.collect() else { return Response::from_parts(parts, Body::empty()) };

@@ -1,4 +1,4 @@
-//! Query strings: decoding, and the readings of booleans and numbers that Kubernetes clients rely on.
+//! Query strings: decodes parameters, and parses booleans and numbers as Kubernetes clients expect.
 
 use knarr_apimachinery::status::StatusError;
 
@@ -7,7 +7,7 @@ use knarr_apimachinery::status::StatusError;
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Parameters with a semicolon or with an escape that is none are left out, as Go's `url.URL.Query` leaves them out.
+    /// Parses a query. Parameters with a semicolon or an invalid escape are dropped, as Go's `url.URL.Query` does.
     pub fn parse(text: &str) -> Self {
         let pairs = text.split('&').filter(|p| !p.is_empty() && !p.contains(';') && has_whole_escapes(p));
         let pairs = pairs.map(|pair| {
@@ -17,12 +17,12 @@ impl Query {
         Self(pairs.collect())
     }
 
-    /// The first value of this name.
+    /// Returns the first value of this name.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 
-    /// The first value of this name, unless it is empty.
+    /// Returns the first value of this name, unless it is empty.
     pub fn non_empty(&self, name: &str) -> Option<&str> {
         self.get(name).filter(|v| !v.is_empty())
     }
@@ -31,7 +31,7 @@ impl Query {
         self.0.iter().filter(move |(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 
-    /// Present and not `false` or `0`.
+    /// Returns whether the parameter is present and neither `false` nor `0`.
     pub fn flag(&self, name: &str) -> bool {
         self.optional_flag(name).unwrap_or(false)
     }
@@ -49,18 +49,18 @@ impl Query {
     }
 }
 
-/// Whether every percent sign begins an escape.
+/// Returns whether every percent sign begins a valid escape.
 pub fn has_whole_escapes(text: &str) -> bool {
     let is_hex = |digit: Option<&u8>| digit.is_some_and(u8::is_ascii_hexdigit);
     text.split('%').skip(1).all(|rest| is_hex(rest.as_bytes().first()) && is_hex(rest.as_bytes().get(1)))
 }
 
-/// Percent-decodes; what is not an escape stays as it is, invalid UTF-8 is replaced.
+/// Percent-decodes a text. Invalid escapes stay unchanged, invalid UTF-8 is replaced.
 pub fn decode(text: &str, plus_is_space: bool) -> String {
     String::from_utf8_lossy(&decode_bytes(text, plus_is_space)).into_owned()
 }
 
-/// As [`decode`], whatever the bytes are.
+/// Percent-decodes like [`decode`], but returns bytes of any encoding.
 pub fn decode_bytes(text: &str, plus_is_space: bool) -> Vec<u8> {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());

@@ -1,4 +1,4 @@
-//! A request as handlers get it: read, authenticated and authorized.
+//! A request in the form for handlers: parsed, authenticated and authorized.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
@@ -16,24 +16,24 @@ use super::request_info::RequestInfo;
 pub struct Request {
     pub info: RequestInfo,
     pub query: Query,
-    /// The path as it came, with its escapes.
+    /// The original path, with its escapes.
     pub raw_path: String,
-    /// The query as it came, for those it is passed on to.
+    /// The original query, for backends to which the request is forwarded.
     pub raw_query: Option<String>,
-    /// Where it came from; nowhere for what the server asks of itself.
+    /// The address of the client; `None` for the server's own requests.
     pub peer: Option<IpAddr>,
     pub method: Method,
     pub headers: HeaderMap,
     pub body: Bytes,
     pub user: UserInfo,
-    /// What the answer's Warning headers will say.
+    /// The Warning headers of the response.
     pub warnings: Mutex<Vec<String>>,
-    /// The connection, where the client wants it switched to another protocol.
+    /// The connection, if the client asks to switch to another protocol.
     pub upgrade: Mutex<Option<OnUpgrade>>,
 }
 
 impl Request {
-    /// A request of the server to itself, not of a client.
+    /// Creates a request of the server itself.
     pub fn own() -> Self {
         Self {
             info: RequestInfo::default(),
@@ -50,7 +50,7 @@ impl Request {
         }
     }
 
-    /// Whether no client sent it: the server writes what every cluster starts with.
+    /// Returns whether the server itself made the request, for example to write the bootstrap objects.
     pub fn is_own(&self) -> bool {
         self.raw_path.is_empty()
     }
@@ -63,7 +63,7 @@ impl Request {
         }
     }
 
-    /// The name under which this client's changes are recorded: the product name of its User-Agent.
+    /// Returns the default field manager of this client: the product name of its User-Agent.
     pub fn user_agent_manager(&self) -> String {
         let agent = self.headers.get(USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("");
         let product = agent.split('/').next().unwrap_or("");

@@ -1,4 +1,5 @@
-//! What a request is about: verb, group, version, resource, namespace, name, subresource, read off method and path.
+//! Derives the attributes of a request from its method and path: verb, group, version, resource, namespace, name,
+//! subresource.
 
 use http::Method;
 use knarr_apimachinery::names;
@@ -10,10 +11,10 @@ use super::query::{Query, decode};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestInfo {
     pub is_resource: bool,
-    /// Decoded.
+    /// The decoded path.
     pub path: String,
-    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`; the lower-case method for
-    /// paths that name no resource.
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`; for non-resource paths, the
+    /// lower-case method.
     pub verb: String,
     pub group: String,
     pub version: String,
@@ -21,24 +22,25 @@ pub struct RequestInfo {
     pub subresource: String,
     /// Empty for cluster scope and for all namespaces.
     pub namespace: String,
-    /// The one object that is meant. Handlers act on no other one, since authorization looks at this name.
+    /// The name of the object. Handlers act on no other object, because authorization checks this name.
     pub name: String,
-    /// The name is the one that the field selector asks for, not one of the path.
+    /// Whether the name comes from the field selector, not from the path.
     pub selected_name: bool,
-    /// The path leads to the resource through a namespace, as it must for namespaced resources and for no others.
+    /// Whether the path contains a namespace. Namespaced resources require it, others forbid it.
     pub in_namespace: bool,
-    /// A segment of the path is empty: it names nothing.
+    /// Whether the path has an empty segment, so that it is invalid.
     pub malformed: bool,
-    /// The path ends after `watch` or `proxy`: nobody can say what it is about.
+    /// Whether the path ends after `watch` or `proxy`, so that its resource is unknown.
     pub undetermined: bool,
-    /// Asked for by one of the old paths that begin with `watch`.
+    /// Whether the path is a deprecated one that begins with `watch`.
     pub watch_path: bool,
-    /// What follows the subresource, with a leading slash: the path of a proxy request.
+    /// The path after the subresource, with a leading slash: the path of a proxy request.
     pub rest: String,
 }
 
 impl RequestInfo {
-    /// `path` as it came: escapes are decoded before it is split, so that an escaped slash is a slash like any other.
+    /// Parses the original `path`. Escapes are decoded before it is split, so an escaped slash separates segments
+    /// like any other.
     pub fn parse(method: &Method, path: &str, query: &Query) -> Self {
         let path = decode(path, false);
         let mut parts: Vec<String> = path.trim_matches('/').split('/').map(str::to_owned).collect();
@@ -67,7 +69,7 @@ impl RequestInfo {
             _ => "",
         }
         .to_owned();
-        // The old paths name their verb, whatever the method; nothing is served at those of `proxy` any more.
+        // The deprecated paths name their verb, whatever the method; those of `proxy` are not served any more.
         if matches!(parts[0].as_str(), "watch" | "proxy") {
             if parts.len() < 2 {
                 info.undetermined = true;
@@ -87,7 +89,7 @@ impl RequestInfo {
         {
             self.malformed |= namespace.is_empty();
             self.namespace.clone_from(namespace);
-            // Beyond a namespace's own subresources, what follows is a resource in the namespace.
+            // Except for a namespace's own subresources, the rest is a resource in the namespace.
             if parts.len() > 2 && !matches!(parts[2].as_str(), "status" | "finalize") {
                 parts.drain(..2);
                 self.in_namespace = true;
@@ -97,7 +99,7 @@ impl RequestInfo {
         let mut parts = parts.into_iter();
         self.resource = parts.next().unwrap_or_default();
         self.name = parts.next().unwrap_or_default();
-        // What follows the name is the backend's path there, and no subresource.
+        // After the name follows the backend's path, not a subresource.
         if self.verb != "proxy" {
             self.subresource = parts.next().unwrap_or_default();
         }
@@ -110,7 +112,7 @@ impl RequestInfo {
     fn refine_verb(&mut self, query: &Query) {
         if self.name.is_empty() && self.verb == "get" {
             self.verb = if query.flag("watch") { "watch" } else { "list" }.into();
-            // A list of one name is authorized as a request for that name.
+            // A list that selects one name is authorized as a request for that name.
             if let Some(name) = name_of_list(query) {
                 self.name = name;
                 self.selected_name = true;
@@ -120,7 +122,7 @@ impl RequestInfo {
         }
     }
 
-    /// Whether the request may take as long as it likes.
+    /// Returns whether the request is exempt from the request timeout.
     pub fn is_long_running(&self) -> bool {
         self.is_resource
             && (matches!(self.verb.as_str(), "watch" | "proxy")
@@ -128,8 +130,8 @@ impl RequestInfo {
     }
 }
 
-/// The one name that a list asks for, its parameters read as the handlers read them: where one of them is refused, no
-/// name was asked for.
+/// Returns the one name that a list selects. The parameters are parsed as the handlers do; if one of them is invalid,
+/// no name is selected.
 fn name_of_list(query: &Query) -> Option<String> {
     let selector = FieldSelector::parse(query.get("fieldSelector")?).ok()?;
     Selector::parse(query.get("labelSelector").unwrap_or("")).ok()?;
@@ -222,7 +224,7 @@ mod tests {
                 "/api/v1/namespaces/a/services/s:80/proxy/x/y",
                 "get /v1 services ns=a name=s:80 sub=proxy rest=/x/y",
             ),
-            // Escapes are decoded first, empty segments stay.
+            // Escapes are decoded first, empty segments are kept.
             (Method::GET, "/healthz%2Fping", "get /healthz/ping"),
             (
                 Method::GET,

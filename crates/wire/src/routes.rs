@@ -1,8 +1,8 @@
-//! What upstream's router refuses before a handler runs: methods that a path does not have, and clients that accept
-//! nothing of what it writes.
+//! Refuses what upstream's router refuses before a handler runs: methods that a path does not have, and clients that
+//! accept none of its media types.
 //!
-//! It compares media types as they are written, without their parameters, and knows no wildcard but `*/*`; handlers
-//! negotiate once more, in their own words ([`super::negotiate`]).
+//! The router compares media types literally, without their parameters, and knows no wildcard but `*/*`. Handlers
+//! negotiate a second time, with other messages ([`super::negotiate`]).
 
 use http::header::ACCEPT;
 use http::{HeaderMap, Method};
@@ -10,16 +10,16 @@ use knarr_apimachinery::status::StatusError;
 
 use super::negotiate::{MEDIA_TYPES, STREAM_TYPES};
 
-/// What a path is written as.
+/// What a path produces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writes {
     /// Objects.
     Objects,
     /// Objects, at once or as a stream.
     Streams,
-    /// Text, or an object that says what is wrong.
+    /// Text, or a Status object for an error.
     Log,
-    /// One type only.
+    /// One media type only.
     Only(&'static str),
 }
 
@@ -34,7 +34,7 @@ impl Writes {
     }
 }
 
-/// Whether the client accepts any of what the path is written as.
+/// Checks that the client accepts one of the media types of the path.
 pub fn acceptable(headers: &HeaderMap, writes: Writes) -> Result<(), StatusError> {
     let accept = headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("");
     let mut wanted = accept.split(',').map(|clause| clause.split(';').next().unwrap_or("").trim_matches(' '));
@@ -48,7 +48,7 @@ pub fn acceptable(headers: &HeaderMap, writes: Writes) -> Result<(), StatusError
     Err(error)
 }
 
-/// A path that can only be read.
+/// Checks a request to a path that only allows reads.
 pub fn read_only(method: &Method, headers: &HeaderMap, writes: Writes) -> Result<(), StatusError> {
     if *method != Method::GET {
         return Err(StatusError::no_such_method());

@@ -1,4 +1,4 @@
-//! Tables and bare metadata: the forms in which `kubectl get` and metadata clients ask for objects.
+//! Tables and metadata only: the forms that `kubectl get` and metadata clients request.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use knarr_api::resource::CellContext;
 use knarr_api::resource_ref::ResourceRef;
 use serde_json::{Map, Value, json};
 
-/// What a table row carries of its object.
+/// What a table row contains of its object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IncludeObject {
     None,
@@ -18,7 +18,7 @@ pub enum IncludeObject {
 }
 
 impl IncludeObject {
-    /// Of the `includeObject` parameter; `None` when it is none of the three.
+    /// Parses the `includeObject` parameter; `None` if it is none of the three values.
     pub fn parse(text: Option<&str>) -> Option<Self> {
         match text.unwrap_or("") {
             "" | "Metadata" => Some(Self::Metadata),
@@ -29,12 +29,12 @@ impl IncludeObject {
     }
 }
 
-/// The group version of tables and metadata.
+/// Returns the group version of tables and metadata.
 pub fn meta_version(beta: bool) -> &'static str {
     if beta { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" }
 }
 
-/// What a table shows of each object, and as of which version.
+/// What a table row contains of its object, and the version of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rows {
     pub include: IncludeObject,
@@ -51,8 +51,8 @@ fn row(resource: &ResourceRef, object: &Object, rows: Rows, now: jiff::Timestamp
     json!({"cells": cells, "object": shown})
 }
 
-/// A table of these objects.
-#[allow(clippy::too_many_arguments, reason = "one call each for lists and for single objects")]
+/// Returns a table of these objects.
+#[allow(clippy::too_many_arguments, reason = "called only once for lists and once for single objects")]
 pub fn table(
     resource: &ResourceRef,
     objects: &[Arc<Object>],
@@ -79,7 +79,7 @@ pub fn table(
     })
 }
 
-/// The table of one watch event; only the first of a watch carries the columns.
+/// Returns the table of one watch event; only the first event of a watch has the column definitions.
 pub fn event_table(
     resource: &ResourceRef,
     object: &Object,
@@ -95,7 +95,7 @@ pub fn event_table(
     })
 }
 
-/// `PartialObjectMetadata` of an object.
+/// Returns the `PartialObjectMetadata` of an object.
 pub fn partial(object: &Object, beta: bool) -> Bytes {
     let json = object.json();
     let metadata = metadata_of(&json).unwrap_or(b"{}");
@@ -108,7 +108,7 @@ pub fn partial(object: &Object, beta: bool) -> Bytes {
     out.into()
 }
 
-/// The text of the top-level `metadata` object in compact JSON.
+/// Returns the text of the top-level `metadata` object in compact JSON.
 fn metadata_of(json: &[u8]) -> Option<&[u8]> {
     const KEY: &[u8] = b"\"metadata\":";
     let (mut depth, mut i, mut start) = (0usize, 0usize, None);

@@ -1,7 +1,7 @@
-//! Requests whose path says nothing: they are answered before anybody asks who sends them.
+//! Requests with an invalid path, which are answered before authentication.
 //!
-//! Source: Go's `net/http`, which answers a path with an escape that is none by itself, and `WithRequestInfo` of
-//! `k8s.io/apiserver/pkg/endpoints/filters`, which comes before authentication.
+//! Source: Go's `net/http`, which itself answers a path with an invalid escape, and `WithRequestInfo` of
+//! `k8s.io/apiserver/pkg/endpoints/filters`, which runs before authentication.
 
 use http::Response;
 use http::request::Parts;
@@ -11,7 +11,7 @@ use super::output;
 use super::query::has_whole_escapes;
 use super::request_info::RequestInfo;
 
-/// The answer to a request that cannot be read.
+/// Returns the response to an invalid request; `None` if the path is valid.
 pub fn answer(parts: &Parts, info: &RequestInfo) -> Option<Response<Body>> {
     if !has_whole_escapes(parts.uri.path()) {
         return Some(output::plain(400, "400 Bad Request"));

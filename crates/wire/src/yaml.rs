@@ -1,4 +1,4 @@
-//! YAML bodies: read as kubectl reads them, with the keys that stand in a mapping more than once.
+//! YAML bodies: parsed as kubectl does, with a record of the duplicate keys of mappings.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -7,17 +7,17 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_saphyr::{Spanned, options::DuplicateKeyPolicy};
 
-/// What a YAML text says.
+/// The content of a YAML text.
 #[derive(Debug)]
 pub struct Yaml {
-    /// Of a key that is there more than once, the last one.
+    /// The value; of a duplicate key, the last one.
     pub value: Value,
-    /// The keys that are there again, fit for a warning: `line 6: key "a" already set in map`.
+    /// The duplicate keys as warnings: `line 6: key "a" already set in map`.
     pub repeated: Vec<String>,
 }
 
 impl Yaml {
-    /// Reads a text; the error is in upstream's words where those are not the parser's own.
+    /// Parses a text. The error has upstream's text where upstream's parser defines one.
     pub fn read(body: &[u8]) -> Result<Self, String> {
         let text = std::str::from_utf8(body).map_err(|e| format!("yaml: {e}"))?;
         let error = match serde_saphyr::from_str(text) {
@@ -37,14 +37,14 @@ impl Yaml {
         }
     }
 
-    /// The repeated keys as one error, in the words of the library that upstream reads YAML with.
+    /// Returns the duplicate keys as one error, with the text of upstream's YAML library.
     pub fn strict_error(&self) -> Option<String> {
         let lines = || self.repeated.join("\n  ");
         (!self.repeated.is_empty()).then(|| format!("yaml: unmarshal errors:\n  {}", lines()))
     }
 }
 
-/// The repeated keys of a node and of all below.
+/// Collects the duplicate keys of a node and of all nodes below it.
 struct Repeated(Vec<String>);
 
 impl<'de> Deserialize<'de> for Repeated {

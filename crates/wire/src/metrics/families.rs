@@ -1,4 +1,4 @@
-//! The table of metric families: upstream's names, labels and buckets.
+//! The table of metric families, with upstream's names, labels and buckets.
 
 use super::Kind::{Counter, Gauge, Histogram};
 
@@ -14,7 +14,7 @@ const AUTH_SECONDS: &[f64] = &[
     0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
 ];
 const SIZES: &[f64] = &[1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
-/// Linear, up to what a body may have.
+/// Linear buckets, up to the maximum size of a body.
 const BODY_SIZES: &[f64] = &[
     50000.0, 150000.0, 250000.0, 350000.0, 450000.0, 550000.0, 650000.0, 750000.0, 850000.0, 950000.0,
     1050000.0, 1150000.0, 1250000.0, 1350000.0, 1450000.0, 1550000.0, 1650000.0, 1750000.0, 1850000.0,
@@ -27,7 +27,7 @@ const QUEUE_LENGTHS: &[f64] = &[0.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000
 const SEATS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 100.0];
 const TRANSFORM_SECONDS: &[f64] =
     &[5e-6, 1e-5, 2e-5, 4e-5, 8e-5, 1.6e-4, 3.2e-4, 6.4e-4, 1.28e-3, 2.56e-3, 5.12e-3, 0.01024, 0.1, 1.0];
-/// Seconds that client certificates still have: from none to a year.
+/// The remaining lifetimes of client certificates, in seconds: from zero to a year.
 const CERTIFICATE_SECONDS: &[f64] = &[
     0.0, 1800.0, 3600.0, 7200.0, 21600.0, 43200.0, 86400.0, 172800.0, 345600.0, 604800.0, 2592000.0,
     7776000.0, 15552000.0, 31104000.0,

@@ -1,4 +1,4 @@
-//! Metrics under upstream's names, in the text format of Prometheus: a table of families, and their series.
+//! Metrics under upstream's names, in the Prometheus text format: a table of families, and their series.
 
 mod families;
 mod process;
@@ -18,7 +18,7 @@ pub struct Metrics(Registry);
 impl Default for Metrics {
     fn default() -> Self {
         let metrics = Self(Registry::new(FAMILIES));
-        // What dashboards divide by is there before it happens.
+        // Series that dashboards divide by exist from the start.
         for operation in ["create", "update"] {
             let evaluated = ["allow", "enforce", "privileged", "latest", operation, "pod", ""];
             metrics.add(Metric::PodSecurityEvaluations, &evaluated, 0.0);
@@ -31,7 +31,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counts up a counter, or moves a gauge.
+    /// Increases a counter, or changes a gauge.
     pub fn add(&self, metric: Metric, labels: &[&str], n: f64) {
         self.0.add(metric as usize, labels, n);
     }
@@ -50,27 +50,27 @@ impl Metrics {
         self.0.record(metric as usize, labels, value);
     }
 
-    /// Forgets all series of a family, before they are set anew.
+    /// Removes all series of a family before they are set again.
     pub fn clear(&self, metric: Metric) {
         self.0.clear(metric as usize);
     }
 
-    /// The value of one series, for tests and for what depends on it.
+    /// Returns the value of one series, for tests and for code that depends on it.
     pub fn value(&self, metric: Metric, labels: &[&str]) -> f64 {
         self.0.value(metric as usize, labels)
     }
 
-    /// Families that nothing was ever recorded in.
+    /// Returns the families in which nothing was ever recorded.
     pub fn untouched(&self) -> Vec<&'static str> {
         self.0.untouched()
     }
 
-    /// What `/metrics` shows.
+    /// Returns the text of `/metrics`.
     pub fn render(&self) -> String {
         self.0.render_those(|family| !is_of_health(family))
     }
 
-    /// What `/metrics/slis` shows: the outcomes of health checks, which service levels are worked out from.
+    /// Returns the text of `/metrics/slis`: the results of health checks, from which service levels are computed.
     pub fn render_health(&self) -> String {
         self.0.render_those(is_of_health)
     }

@@ -1,12 +1,12 @@
-//! What the kernel knows of this process, read when somebody asks for metrics.
+//! Metrics of this process from the kernel, read when a client requests metrics.
 
 use super::{Metric, Metrics};
 
-/// Clock ticks a second, as Linux shows them to programs.
+/// Clock ticks per second, as Linux reports them to programs.
 const TICKS: f64 = 100.0;
 const PAGE: f64 = 4096.0;
 
-/// The `process_*` families alone, for components of their own, in the text format of Prometheus.
+/// Returns only the `process_*` families in the Prometheus text format, for components of their own.
 pub fn of_process() -> String {
     let metrics = Metrics::default();
     metrics.sample_process();
@@ -18,7 +18,7 @@ impl Metrics {
     pub fn sample_process(&self) {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let stat = read("/proc/self/stat");
-        // The second field is the program's name in parentheses and may hold anything.
+        // The second field is the program's name in parentheses and may contain any character.
         let fields: Vec<f64> = stat
             .rsplit_once(')')
             .map(|(_, rest)| rest.split_whitespace().map(|f| f.parse().unwrap_or(0.0)).collect())
@@ -41,7 +41,7 @@ impl Metrics {
     }
 }
 
-/// The soft limit; one that is not set is as large as a number can be.
+/// Returns the soft limit; for an unlimited one, the maximum number.
 fn limit(limits: &str, name: &str) -> f64 {
     let found = limits.lines().find_map(|l| l.strip_prefix(name)?.split_whitespace().next());
     match found {
@@ -51,7 +51,7 @@ fn limit(limits: &str, name: &str) -> f64 {
     }
 }
 
-/// A number of the line of names and the line of values that both begin with `IpExt`.
+/// Returns a number from the pair of lines, names and values, that begin with `IpExt`.
 fn of_network(text: &str, name: &str) -> f64 {
     let mut lines = text.lines().filter_map(|l| l.strip_prefix("IpExt:"));
     let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return 0.0 };

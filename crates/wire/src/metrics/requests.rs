@@ -1,4 +1,4 @@
-//! The request families: one request's labels, when it begins and when it ends.
+//! The metrics of requests: the labels of a request, and what is recorded at its start and end.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use super::{Metric, Metrics};
 use crate::query::Query;
 use crate::request_info::RequestInfo;
 
-/// What `fieldValidation` may be.
+/// The valid values of `fieldValidation`.
 const VALIDATIONS: [&str; 4] = ["", "Ignore", "Warn", "Strict"];
 const COMPONENT: &str = "apiserver";
 
-/// One request as the metrics see it.
+/// The metrics labels of one request.
 pub struct Observed {
     verb: String,
     group: String,
@@ -23,7 +23,8 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// `known` is whether the resource is served: others would make series without bound.
+    /// Creates the labels. `known` is whether the resource is served: unknown resources would create an unbounded
+    /// number of series.
     pub fn new(info: &RequestInfo, query: &Query, known: bool) -> Self {
         let connect =
             matches!(info.subresource.as_str(), "exec" | "attach" | "portforward" | "proxy" | "log");
@@ -53,7 +54,7 @@ impl Observed {
             group: text(&info.group),
             version: text(&info.version),
             resource: text(&info.resource),
-            // A path that names no resource stands in the place of the subresource, as far as it is one of ours.
+            // A non-resource path is recorded as the subresource, if it is a well-known one.
             subresource: if info.is_resource { text(&info.subresource) } else { well_known(&info.path) },
             scope,
             dry_run: if query.get("dryRun").is_some() { "All" } else { "" },
@@ -86,7 +87,7 @@ fn well_known(path: &str) -> String {
 }
 
 impl Metrics {
-    /// A request has been answered; `queued` of the time it waited for its turn.
+    /// Records an answered request; `queued` is the part of its time that it waited in a queue.
     pub fn observe(
         &self,
         request: &Observed,
@@ -124,7 +125,7 @@ impl Metrics {
         self.add(Metric::LongRunning, &request.long(), change);
     }
 
-    /// The server ended the request in self-defence.
+    /// Records that the server ended the request to protect itself.
     pub fn terminated(&self, request: &Observed, code: u16) {
         let [component, group, resource, scope, subresource, verb, version] = request.long();
         let code = code.to_string();
