@@ -1,11 +1,11 @@
-//! Connections to others, with errors in the words of Go's dialer.
+//! Outgoing TCP connections, with the error texts of Go's dialer.
 
 use std::io;
 use std::net::SocketAddr;
 
 use tokio::net::{TcpStream, lookup_host};
 
-/// The first of the name's addresses that answers; the error is of the first that does not.
+/// Connects to the first of the name's addresses that answers. The error is that of the first address.
 pub async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
     let found = lookup_host((host, port)).await.map_err(|e| format!("dial tcp: lookup {host}: {e}"))?;
     let mut addresses: Vec<SocketAddr> = found.collect();
@@ -22,7 +22,7 @@ pub async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
     Err(failure.unwrap_or_else(|| format!("dial tcp: lookup {host}: no such host")))
 }
 
-/// As Go says it.
+/// Formats an error as Go does.
 pub fn io_words(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connect: connection refused".into(),

@@ -1,4 +1,4 @@
-//! Calls to servers outside: webhooks that authenticate, authorize or take audit events, and token issuers.
+//! Calls of external servers: webhooks for authentication, authorization or audit events, and token issuers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use tokio_rustls::TlsConnector;
 
 use crate::dial::dial;
 
-/// An answer is not larger than this.
+/// The maximum size of a response, in bytes.
 const MAX_ANSWER: usize = 4 << 20;
 const AGENT: &str = "kube-apiserver";
 
-/// Why there is no answer.
+/// Why a call returned no response.
 #[derive(Debug, thiserror::Error)]
 pub enum OutboundError {
     #[error("{0}")]
@@ -38,7 +38,7 @@ pub enum OutboundError {
 
 /// One server, by its URL.
 pub struct Outbound {
-    /// Scheme, host and port, for messages.
+    /// The scheme, host and port, for messages.
     server: String,
     host: String,
     port: u16,
@@ -49,21 +49,21 @@ pub struct Outbound {
     idle: tokio::sync::Mutex<Option<SendRequest<Full<Bytes>>>>,
 }
 
-/// Code and body.
+/// The status code and body of a response.
 pub struct Reply {
     pub code: u16,
     pub body: Bytes,
 }
 
 impl Outbound {
-    /// The server, authorities and credentials of a kubeconfig's current context.
+    /// Reads the server, CAs and credentials of a kubeconfig's current context.
     pub fn from_kubeconfig(path: &Path, timeout: Duration) -> Result<Self, OutboundError> {
         let wrong = |why: String| OutboundError::Configuration(format!("{}: {why}", path.display()));
         let access = Access::load(path).map_err(|e| wrong(e.to_string()))?;
         Self::new(&access, timeout).map_err(|e| wrong(e.to_string()))
     }
 
-    /// A URL, trusted by these authorities; without any, by those of the system.
+    /// Creates a client of a URL whose server certificate these CAs sign; without any, the system's.
     pub fn to_url(url: &str, ca_pem: Option<&[u8]>, timeout: Duration) -> Result<Self, OutboundError> {
         let access = Access {
             server: url.to_owned(),
@@ -111,12 +111,12 @@ impl Outbound {
         OutboundError::Unreachable { server: self.server.clone(), why: why.to_string() }
     }
 
-    /// POSTs JSON to the URL itself.
+    /// Sends JSON by POST to the URL itself.
     pub async fn post(&self, body: Bytes, clock: &dyn Clock) -> Result<Reply, OutboundError> {
         self.call(Method::POST, &self.path, body, clock).await
     }
 
-    /// GETs the URL.
+    /// Sends a GET request to the URL.
     pub async fn get(&self, clock: &dyn Clock) -> Result<Reply, OutboundError> {
         self.call(Method::GET, &self.path, Bytes::new(), clock).await
     }

@@ -1,4 +1,4 @@
-//! HTTP calls of the API server to others: webhooks, and endpoints that configuration files name.
+//! HTTP calls of the API server to other servers: webhooks, and endpoints that configuration files name.
 
 pub mod dial;
 pub mod endpoint;

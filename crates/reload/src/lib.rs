@@ -1,4 +1,4 @@
-//! Configuration read from files, read again whenever one of them changes.
+//! Configuration files that are read again whenever one of them changes.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -8,14 +8,14 @@ use std::time::{Duration, SystemTime};
 use arc_swap::ArcSwap;
 use knarr_apimachinery::clock::Clock;
 
-/// The files are looked at again after this long, when somebody asks.
+/// The minimum interval between two checks of the files; checks are only made when the value is requested.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A file of configuration is not larger than this.
+/// The maximum size of a configuration file, in bytes.
 const MAX_FILE: u64 = 16 << 20;
-/// Files in a folder of configuration.
+/// The maximum number of files in a configuration directory.
 const MAX_FILES: usize = 1000;
 
-/// What tells one state of a file from the next.
+/// The metadata by which a change of a file is detected.
 type Stamp = Option<(SystemTime, u64, [i64; 4])>;
 
 /// A file with its content.
@@ -23,11 +23,11 @@ pub type Content = (PathBuf, Vec<u8>);
 
 type Parse<T> = Box<dyn Fn(&[Content]) -> Result<T, String> + Send + Sync>;
 
-/// Which files a value is made of.
+/// The files from which a value is parsed.
 enum Source {
     Nothing,
     Files(Vec<PathBuf>),
-    /// The files of a folder with one of these extensions, by their names; folders within are not looked into.
+    /// The files of a directory with one of these extensions, sorted by name; subdirectories are ignored.
     Folder(PathBuf, &'static [&'static str]),
 }
 
@@ -55,8 +55,8 @@ impl Source {
     }
 }
 
-/// A value made of files. Asking for it looks at the files' times now and then; a new content that does not parse is
-/// logged, and the value stays as it was.
+/// A value parsed from files. Requests for it check the files' metadata from time to time. If changed content does
+/// not parse, an error is logged and the value is kept.
 pub struct Reloaded<T> {
     source: Source,
     parse: Parse<T>,
@@ -70,7 +70,7 @@ struct Seen {
 }
 
 impl<T: Send + Sync> Reloaded<T> {
-    /// A value that never changes.
+    /// Creates a value that never changes.
     pub fn fixed(value: T) -> Self {
         Self {
             source: Source::Nothing,
@@ -80,7 +80,7 @@ impl<T: Send + Sync> Reloaded<T> {
         }
     }
 
-    /// Reads the files, which must be there and parse.
+    /// Reads the files, which must exist and parse.
     pub fn open(
         files: Vec<PathBuf>,
         parse: impl Fn(&[Vec<u8>]) -> Result<T, String> + Send + Sync + 'static,
@@ -92,7 +92,7 @@ impl<T: Send + Sync> Reloaded<T> {
         Self::of(Source::Files(files), Box::new(parse))
     }
 
-    /// Reads the files of a folder that have one of these extensions, in the order of their names; they must parse.
+    /// Reads the files of a directory that have one of these extensions, sorted by name; they must parse.
     pub fn open_folder(
         folder: PathBuf,
         extensions: &'static [&'static str],
@@ -113,13 +113,13 @@ impl<T: Send + Sync> Reloaded<T> {
         })
     }
 
-    /// As it is now, for ever.
+    /// Stops following the files; the current value never changes.
     pub fn frozen(mut self) -> Self {
         self.source = Source::Nothing;
         self
     }
 
-    /// The value as the files have it now.
+    /// Returns the current value, after checking the files for changes if a check is due.
     pub fn get(&self, clock: &dyn Clock) -> Arc<T> {
         if !matches!(self.source, Source::Nothing) {
             self.look(clock.monotonic());
@@ -128,7 +128,7 @@ impl<T: Send + Sync> Reloaded<T> {
     }
 
     fn look(&self, now: Duration) {
-        // Somebody else looks already: until then there is what was there.
+        // Another task is checking already; until it has finished, the current value stays.
         let mut seen = match self.seen.try_lock() {
             Ok(seen) => seen,
             Err(TryLockError::WouldBlock) => return,
@@ -141,7 +141,7 @@ impl<T: Send + Sync> Reloaded<T> {
         let files = match self.source.files() {
             Ok(files) => files,
             Err(error) => {
-                tracing::error!(error, "configuration cannot be looked at, the old one stays");
+                tracing::error!(error, "cannot check the configuration for changes, keeping the old one");
                 return;
             }
         };
@@ -152,23 +152,24 @@ impl<T: Send + Sync> Reloaded<T> {
         let shown = || files.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ");
         let texts = match read(&files) {
             Ok(texts) => texts,
-            // It may be in the middle of a change, or the machine short of something.
+            // The file may be in the middle of a change, or the machine short of a resource; the next check tries
+            // again.
             Err(error) => {
                 tracing::error!(
                     files = shown(),
                     error,
-                    "changed configuration cannot be read, the old one stays"
+                    "cannot read the changed configuration, keeping the old one"
                 );
                 return;
             }
         };
         match (self.parse)(&texts) {
             Ok(value) => {
-                tracing::info!(files = shown(), "configuration read again");
+                tracing::info!(files = shown(), "configuration reloaded");
                 self.current.store(Arc::new(value));
             }
             Err(error) => {
-                tracing::error!(files = shown(), error, "changed configuration refused, the old one stays");
+                tracing::error!(files = shown(), error, "changed configuration refused, keeping the old one");
             }
         }
         seen.stamps = stamps;
@@ -181,7 +182,7 @@ fn stamps(files: &[PathBuf]) -> Vec<(PathBuf, Stamp)> {
 
 fn stamp(path: &PathBuf) -> Stamp {
     let metadata = std::fs::metadata(path).ok()?;
-    // A copy may keep time and length.
+    // A copied file may have the same modification time and length.
     let own =
         [metadata.dev().cast_signed(), metadata.ino().cast_signed(), metadata.ctime(), metadata.ctime_nsec()];
     Some((metadata.modified().ok()?, metadata.len(), own))
@@ -200,7 +201,7 @@ fn read_one(path: &PathBuf) -> Result<Vec<u8>, String> {
     std::fs::read(path).map_err(|e| format!("cannot read {shown}: {e}"))
 }
 
-/// One file as text.
+/// Returns a file's content as text.
 pub fn text(bytes: &[u8]) -> Result<&str, String> {
     std::str::from_utf8(bytes).map_err(|e| format!("not UTF-8: {e}"))
 }

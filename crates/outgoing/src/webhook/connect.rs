@@ -1,4 +1,4 @@
-//! New connections to webhooks, and what Go would say of one that does not come about.
+//! New connections to webhooks, with Go's error texts.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,7 +18,7 @@ use super::pool::Connection;
 use super::target::{Place, Target};
 use crate::dial::dial;
 
-/// Opens a connection; HTTP/1.1, so that many calls at once reach many backends.
+/// Opens a connection. It uses HTTP/1.1, so that concurrent calls reach different backends.
 pub async fn connect(
     tls: &Option<Arc<ClientConfig>>,
     place: &Place,
@@ -46,13 +46,13 @@ where
 {
     let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|e| Failure::broken(&e))?;
     tokio::spawn(async move {
-        // How a connection ends shows in the answer read from it.
+        // A connection error also appears in the response that is read from it.
         let _ = connection.await;
     });
     Ok(sender)
 }
 
-/// From what a target trusts and shows.
+/// Returns the TLS configuration with the CAs and credentials of a target.
 pub fn tls_config(target: &Target) -> Result<ClientConfig, Failure> {
     let builder = match target.insecure {
         true => knarr_tls::trusting_anybody(),
@@ -75,7 +75,7 @@ pub fn tls_config(target: &Target) -> Result<ClientConfig, Failure> {
 
 fn authorities(pem: &[u8]) -> Result<Roots, Failure> {
     if pem.is_empty() {
-        // Read once: they change with the machine, not with the cluster.
+        // The system's CAs are read once: they do not change with the cluster's configuration.
         static SYSTEM: OnceLock<Roots> = OnceLock::new();
         return Ok(SYSTEM.get_or_init(Roots::of_the_machine).clone());
     }

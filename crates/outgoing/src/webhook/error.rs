@@ -1,26 +1,26 @@
-//! Why a call of a webhook failed, in the words of upstream's HTTP and REST clients.
+//! Errors of webhook calls, with the texts of upstream's HTTP and REST clients.
 
 use std::{fmt, io};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use knarr_apimachinery::status::StatusError;
 
-/// How much of an answer that is no Status is shown.
+/// How much of a response that is not a Status an error shows, in bytes.
 const MAX_SHOWN: usize = 2048;
 
-/// A call that failed.
+/// A failed call.
 #[derive(Debug, Clone)]
 pub enum CallError {
-    /// The target cannot be called at all.
+    /// The target is invalid.
     Target(String),
-    /// Nothing usable came back: `Post "https://…": why`.
+    /// No usable response was received: `Post "https://…": why`.
     Transport { url: String, why: String },
     /// The webhook answered with an HTTP error.
     Status(StatusError),
 }
 
 impl CallError {
-    /// The HTTP error that the webhook answered with.
+    /// Returns the HTTP error that the webhook answered with.
     pub fn status(&self) -> Option<&StatusError> {
         match self {
             Self::Status(status) => Some(status),
@@ -41,7 +41,7 @@ impl fmt::Display for CallError {
 
 impl std::error::Error for CallError {}
 
-/// As [`CallError`], before it is known of which URL.
+/// A [`CallError`] without the URL.
 pub enum Failure {
     Connect(String),
     Timeout,
@@ -50,7 +50,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// A connection that ended before an answer.
+    /// Returns the failure of a connection that ended before a response.
     pub fn broken(error: &hyper::Error) -> Self {
         if error.is_incomplete_message() {
             return Self::Connect("EOF".into());
@@ -73,7 +73,7 @@ impl Failure {
         CallError::Transport { url, why }
     }
 
-    /// An HTTP error: the Status in its body, or one made of the code as upstream's client makes it.
+    /// Returns an HTTP error: the Status in the body, or one created from the code as upstream's client does.
     pub fn status(code: u16, body: &[u8]) -> Self {
         if let Ok(value) = serde_json::from_slice::<serde_json::Value>(body)
             && value["kind"] == "Status"
@@ -88,7 +88,7 @@ impl Failure {
     }
 }
 
-/// Source: `k8s.io/apimachinery/pkg/api/errors.NewGenericServerResponse`, of a POST.
+/// Returns the Status for a code. Source: `k8s.io/apimachinery/pkg/api/errors.NewGenericServerResponse`, for a POST.
 fn of_code(code: u16, text: &str) -> StatusError {
     let (reason, message) = match code {
         400 => ("BadRequest", "the server rejected our request for an unknown reason"),

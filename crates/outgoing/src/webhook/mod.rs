@@ -1,4 +1,5 @@
-//! Calls to webhooks: from a `clientConfig` to an answered POST, with connections kept and everything bounded.
+//! Calls of webhooks: from a `clientConfig` to a POST and its response, with pooled connections and limits on time
+//! and size.
 //!
 //! Admission, conversion of custom resources, token and authorization webhooks and audit share one [`Webhooks`].
 
@@ -21,29 +22,29 @@ use knarr_client::metrics;
 
 pub use error::CallError;
 pub use services::{Services, endpoint};
-#[allow(unused_imports, reason = "for webhooks that a configuration file names")]
+#[allow(unused_imports, reason = "used by webhooks that a configuration file names")]
 pub use target::{Address, Target};
 
 use error::Failure;
 use pool::{Connection, Pool};
 use target::Place;
 
-/// The name that upstream's API server calls webhooks under.
+/// The User-Agent with which upstream's API server calls webhooks.
 const AGENT: &str = "kube-apiserver-admission";
 
 /// One POST to a webhook.
 pub struct Call {
-    /// JSON.
+    /// The JSON body.
     pub body: Bytes,
     pub timeout: Duration,
-    /// Whether the webhook is told the timeout, in whole seconds, as the query parameter `timeout`.
+    /// Whether the timeout, in whole seconds, is sent as the query parameter `timeout`.
     pub tell_timeout: bool,
-    /// Bytes that the answer may have.
+    /// The maximum size of the response, in bytes.
     pub limit: usize,
 }
 
 impl Call {
-    /// Bytes that an answer may have where nothing larger is to be expected: an object and its patch.
+    /// The default of `limit`, in bytes: enough for an object and its patch.
     pub const LIMIT: usize = 16 << 20;
 
     pub fn new(body: Bytes, timeout: Duration) -> Self {
@@ -51,7 +52,7 @@ impl Call {
     }
 }
 
-/// The client of all webhooks: keeps TLS configurations and idle connections.
+/// The client of all webhooks; keeps TLS configurations and idle connections.
 pub struct Webhooks {
     clock: Arc<dyn Clock>,
     pool: Pool,
@@ -62,10 +63,10 @@ impl Webhooks {
         Self { clock, pool: Pool::default() }
     }
 
-    /// Sends the body and answers with the body of a 2xx answer.
+    /// Sends the body, and returns the body of a 2xx response.
     ///
     /// # Errors
-    /// In the words of upstream's client: what hinders the connection, a timeout, or the status that came back.
+    /// Upstream's texts for connection errors and timeouts, or the Status of the response.
     pub async fn post(
         &self,
         services: &dyn Services,
@@ -111,7 +112,7 @@ impl Webhooks {
                 .map_err(|e| Failure::Connect(e.message().to_owned()))?,
         };
         let mut request = request(target, place, path, call)?;
-        // A kept connection may have been closed meanwhile: then what was not sent is sent on a new one.
+        // The server may have closed an idle connection; a request that was not sent is then sent on another one.
         while let Some(mut kept) = self.pool.take(target, place, &host, port, self.clock.monotonic()) {
             match kept.sender.try_send_request(request).await {
                 Ok(response) => {
@@ -128,7 +129,7 @@ impl Webhooks {
         self.read(target, place, &host, port, new, response, call.limit).await
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the end of `exchange`")]
+    #[allow(clippy::too_many_arguments, reason = "the last part of `exchange`")]
     async fn read(
         &self,
         target: &Target,

@@ -1,4 +1,4 @@
-//! Connections and TLS configurations that are kept for the next call.
+//! Pooled connections and TLS configurations.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,11 +14,11 @@ use super::connect;
 use super::error::Failure;
 use super::target::{Place, Target};
 
-/// TLS configurations kept; beyond, the one that was not used for longest goes.
+/// The maximum number of TLS configurations; a further one replaces the least recently used.
 const MAX_CLIENTS: usize = 128;
-/// Idle connections kept to one address.
+/// The maximum number of idle connections per address.
 const MAX_IDLE: usize = 25;
-/// Addresses with idle connections, of one TLS configuration.
+/// The maximum number of addresses with idle connections, per TLS configuration.
 const MAX_ADDRESSES: usize = 64;
 const IDLE_FOR: Duration = Duration::from_secs(90);
 
@@ -27,7 +27,7 @@ pub struct Connection {
     pub sender: SendRequest<Full<Bytes>>,
 }
 
-/// What makes two TLS configurations the same.
+/// The key of a TLS configuration.
 #[derive(PartialEq, Eq, Hash)]
 struct Trust {
     secure: bool,
@@ -40,7 +40,7 @@ type Endpoint = (String, String, u16);
 
 #[derive(Default)]
 struct Client {
-    /// `None` before it is first needed.
+    /// `None` until it is first needed.
     tls: Option<Arc<ClientConfig>>,
     idle: HashMap<Endpoint, Vec<(Connection, Duration)>>,
     used: u64,
@@ -64,7 +64,7 @@ impl Pool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How to speak TLS to this target; `None` without TLS.
+    /// Returns the TLS configuration for this target; `None` without TLS.
     pub fn tls(&self, target: &Target, secure: bool) -> Result<Option<Arc<ClientConfig>>, Failure> {
         if !secure {
             return Ok(None);
@@ -77,7 +77,7 @@ impl Pool {
         Ok(Some(tls))
     }
 
-    /// A kept connection, the youngest first.
+    /// Returns an idle connection, the most recently used first.
     pub fn take(
         &self,
         target: &Target,
@@ -92,7 +92,7 @@ impl Pool {
         idle.pop().map(|(connection, _)| connection)
     }
 
-    /// Keeps a connection whose answer was read to its end.
+    /// Returns a connection to the pool after its response was read completely.
     pub fn keep(
         &self,
         target: &Target,

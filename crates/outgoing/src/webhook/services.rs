@@ -1,16 +1,17 @@
-//! From a Service and its EndpointSlices to the address of a ready endpoint.
+//! Resolves a Service and its EndpointSlices to the address of a ready endpoint.
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use knarr_apimachinery::status::StatusError;
 
-/// Who knows where Services are.
+/// Resolves Services to addresses.
 pub trait Services: Send + Sync {
-    /// Host and port of a backend of this port of the Service.
+    /// Returns the host and port of a backend of this port of the Service.
     fn resolve(&self, namespace: &str, name: &str, port: u16) -> Result<(String, u16), StatusError>;
 }
 
-/// A ready endpoint, by a random number; the Service's first address family goes first.
+/// Returns a ready endpoint, selected by a random number; endpoints of the Service's first address family are
+/// preferred.
 pub fn endpoint(
     service: &Service,
     slices: &[&EndpointSlice],
@@ -55,7 +56,7 @@ pub fn endpoint(
     Err(StatusError::unavailable(format!("no endpoints available for service {name:?}")))
 }
 
-/// All of a list, beginning somewhere.
+/// Iterates over a whole list, starting at a random position.
 fn rotated<T>(list: &[T], random: usize) -> impl Iterator<Item = &T> {
     let start = if list.is_empty() { 0 } else { random % list.len() };
     list[start..].iter().chain(&list[..start])

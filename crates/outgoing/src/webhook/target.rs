@@ -1,4 +1,4 @@
-//! Where a webhook is: a URL or a Service, and what to trust there.
+//! The address of a webhook: a URL or a Service, with its CAs and our credentials.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,17 +7,17 @@ use serde_json::Value;
 
 use super::CallError;
 
-/// A webhook as a client sees it. Equal targets share connections.
+/// A webhook from the client's point of view. Equal targets share connections.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Target {
     pub address: Address,
-    /// PEM of the authorities that sign its certificate; empty: those of the machine.
+    /// The CA certificates of its server certificate, in PEM; empty means the system's.
     pub ca_pem: Vec<u8>,
-    /// The name that its certificate must carry, where it is not the host's.
+    /// The name in its certificate, if it differs from the host's.
     pub server_name: Option<String>,
-    /// Whether any certificate will do. Only a configuration file may say so, never an API object.
+    /// Whether any certificate is accepted. Only a configuration file may set this, never an API object.
     pub insecure: bool,
-    /// Who the API server is there; `None`: nobody.
+    /// The API server's credentials for it; `None` means no authentication.
     pub identity: Option<Identity>,
 }
 
@@ -31,7 +31,7 @@ const HTTPS: u16 = 443;
 const HTTP: u16 = 80;
 
 impl Target {
-    /// A webhook under a URL, trusted by these authorities.
+    /// Creates the target of a URL whose certificate these CAs sign.
     pub fn url(url: impl Into<String>, ca_pem: impl Into<Vec<u8>>) -> Self {
         Self {
             address: Address::Url(url.into()),
@@ -42,7 +42,7 @@ impl Target {
         }
     }
 
-    /// From a `clientConfig` of the API: `{url | service: {namespace, name, path, port}, caBundle}`.
+    /// Reads a `clientConfig` of the API: `{url | service: {namespace, name, path, port}, caBundle}`.
     pub fn from_client_config(config: &Value) -> Result<Self, CallError> {
         let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
         let bundle = STANDARD.decode(text(&config["caBundle"]));
@@ -70,12 +70,12 @@ impl Target {
         Ok(Self::url(url, ca_pem))
     }
 
-    /// Where it is, of a service by its name in the cluster; `None` where the URL makes no sense.
+    /// Returns the host and port; for a Service, its DNS name in the cluster. `None` if the URL is invalid.
     pub fn host_and_port(&self) -> Option<(String, u16)> {
         self.place().ok().map(|place| (place.host, place.port))
     }
 
-    /// What a connection and a request need to know.
+    /// Returns the parts of the target that a connection and a request need.
     pub(super) fn place(&self) -> Result<Place, CallError> {
         match &self.address {
             Address::Service { namespace, name, path, port } => {
@@ -101,7 +101,7 @@ impl Target {
         let authority = uri.authority().ok_or_else(|| wrong("no Host in request URL"))?;
         let host = authority.host().trim_matches(['[', ']']).to_owned();
         let port = authority.port_u16().unwrap_or(if secure { HTTPS } else { HTTP });
-        // User names in a URL are neither sent nor shown.
+        // A user name in a URL is neither sent nor shown.
         let shown = authority.as_str().rsplit('@').next().unwrap_or("").to_owned();
         Ok(Place {
             secure,
@@ -115,16 +115,16 @@ impl Target {
     }
 }
 
-/// A target taken apart.
+/// The parts of a target.
 pub(super) struct Place {
     pub secure: bool,
-    /// Scheme and authority, as errors show them.
+    /// The scheme and authority, for errors.
     pub origin: String,
     pub authority: String,
     pub host: String,
     pub port: u16,
     pub server_name: String,
-    /// With a leading slash, and the query if there is one.
+    /// The path with a leading slash, and the query if there is one.
     pub path: String,
 }
 

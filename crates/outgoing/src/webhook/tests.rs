@@ -1,4 +1,4 @@
-//! Calls of a real HTTPS server.
+//! Tests of calls to a real HTTPS server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// One Service, whose only endpoint is this server.
+/// Resolves to one endpoint: this server.
 struct One(u16);
 
 impl Services for One {
@@ -85,7 +85,7 @@ async fn a_connection_that_was_closed_is_opened_anew() {
     let target = Target::url(server.url("/"), server.ca_pem.clone());
     assert_eq!(post(&hooks, &server, &target, &call(&json!(0))).await, Ok(json!(0)));
     let url = format!("{}?timeout=30s", server.url("/"));
-    // What was sent is not sent again: the webhook may have seen it.
+    // A request that was sent is not sent again, because the webhook may have received it.
     let error = post(&hooks, &server, &target, &call(&json!(0))).await;
     assert_eq!(error, Err(format!("Post {url:?}: EOF")));
     assert_eq!(post(&hooks, &server, &target, &call(&json!(0))).await, Ok(json!(2)));
@@ -119,7 +119,7 @@ async fn failures_are_told_in_upstreams_words() {
         tokio::task::yield_now().await;
         address
     };
-    // The address, not the name.
+    // The error has the address, not the name.
     let refused = format!(
         "Post \"https://localhost:{0}/?timeout=1s\": dial tcp 127.0.0.1:{0}: connect: connection refused",
         closed.port()
