@@ -265,8 +265,8 @@ fn claims(node: &str, attributes: &Attributes<'_>, context: &Context<'_>) -> Ver
     problem.map_or(Ok(()), |why| no(format!("node {node:?} {why}")))
 }
 
-/// Changed labels that are not a kubelet's to change: those that say where trusted workloads go, and those of
-/// Kubernetes' own domains that it does not know.
+/// Returns the changed labels that a kubelet may not change: those that select where trusted workloads run, and unknown
+/// ones of Kubernetes' own domains.
 fn forbidden_labels(new: &Value, old: &Value, allowed: &str) -> String {
     let labels = |v: &Value| v["metadata"]["labels"].as_object().cloned().unwrap_or_default();
     let (new, old) = (labels(new), labels(old));

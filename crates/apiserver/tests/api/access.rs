@@ -1,4 +1,4 @@
-//! Authorization: default roles, refusals, escalation, reviews; no verb without a check.
+//! Authorization: default roles, refusals, escalation, reviews; every verb is checked.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::harness::{CONFIG_MAPS, Harness, PODS, User, config_map, default_accou
 async fn every_resource_and_verb_is_checked() {
     let h = Harness::new().await;
     let nobody = h.user("nobody", &[]);
-    // What everybody may do about themselves.
+    // Reviews about the user itself, which are open to everyone.
     let open = ["selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"];
     for resource in knarr_api::resources::all() {
         let types = &resource.types;
@@ -95,7 +95,7 @@ async fn nobody_grants_what_they_do_not_have() {
         }
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    // The granter's role covers `*`, which holds `escalate` and `bind` too; a narrower one does not.
+    // The granter's role covers `*`, which includes `escalate` and `bind`; a narrower role does not.
     let narrow = json!({"metadata": {"name": "granter"}, "rules": [
         {"verbs": ["create", "get", "list"], "apiGroups": [group], "resources": ["roles", "rolebindings"]}]});
     admin.put(&format!("{base}/clusterroles/granter"), &narrow).await.expect(200);
@@ -141,12 +141,12 @@ async fn nodes_see_their_own() {
     let elsewhere = node.get("/api/v1/pods?fieldSelector=spec.nodeName%3Dn2").await.expect(403);
     let why = "scope: node: can only list/watch pods with spec.nodeName field selector";
     assert!(elsewhere["message"].as_str().unwrap().ends_with(why), "{elsewhere}");
-    // Nothing is on both nodes, so that either may ask for it.
+    // No pod is on both nodes, so either node may list with this selector.
     for terms in ["spec.nodeName%3Dn1,spec.nodeName%3Dm", "spec.nodeName%3Dn1,spec.nodeName%3Dn2"] {
         let none = node.get(&format!("/api/v1/pods?fieldSelector={terms}")).await.expect(200);
         assert_eq!(none["items"], json!([]), "{terms}");
     }
-    // Through knarr:node-proxier: a node has to know the others to reach their pods.
+    // By the role knarr:node-proxier: a node needs the other nodes to reach their pods.
     node.get("/api/v1/nodes").await.expect(200);
     let register = |name: &str| json!({"metadata": {"name": name}});
     let own = node.post("/api/v1/nodes", &register("n1")).await.expect(201);
@@ -190,7 +190,7 @@ async fn a_node_reads_what_is_the_clusters_by_its_own_path() {
         "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/v"},
         "claimRef": {"namespace": "default", "name": "c"}}});
     admin.post("/api/v1/persistentvolumes", &volume).await.expect(201);
-    // A list is answered once the caches hold every earlier write, and the authorizer reads the caches.
+    // A list is answered once the caches contain every earlier write, and the authorizer reads the caches.
     admin.get("/api/v1/persistentvolumes").await.expect(200);
     for (group, object) in [
         ("/api/v1", "persistentvolumes/v"),
@@ -207,7 +207,7 @@ async fn a_node_reads_what_is_the_clusters_by_its_own_path() {
 #[tokio::test]
 async fn reviews_go_through_admission() {
     let h = Harness::new().await;
-    // NodeRestriction lets nobody write who says to be a node, and not which.
+    // NodeRestriction refuses writes by a user in the group of nodes without a node name.
     let (unnamed, named) =
         (h.user("system:node:", &["system:nodes"]), h.user("system:node:n1", &["system:nodes"]));
     let pods = json!({"resourceAttributes": {"verb": "get", "resource": "pods"}});
@@ -302,8 +302,7 @@ async fn impersonation_needs_the_right() {
     );
 }
 
-/// Answers with the question.
-/// The index of roles follows the watch cache.
+/// Waits until the user is authorized: the index of roles follows the watch cache.
 async fn until_allowed(user: &User, uri: &str) {
     for _ in 0..100 {
         if user.get(uri).await.code == 200 {
@@ -314,6 +313,7 @@ async fn until_allowed(user: &User, uri: &str) {
     user.get(uri).await.expect(200);
 }
 
+/// A local API that answers with the posted spec.
 struct Echo;
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! Admission plugins that are built in, by way of requests.
+//! Built-in admission plugins, tested by requests.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{CONFIG_MAPS, Harness, MERGE, PODS, User, config, config_map, default_account, pod};
 
-/// Creates an object and waits until the server's caches know of it.
+/// Creates an object and waits until the server's caches contain it.
 async fn put_in_cache(user: &User, uri: &str, object: &Value) -> Value {
     let created = user.post(uri, object).await.expect(201);
     let version = created["metadata"]["resourceVersion"].as_str().unwrap();
@@ -17,7 +17,7 @@ async fn put_in_cache(user: &User, uri: &str, object: &Value) -> Value {
     created
 }
 
-/// A server with these plugins beside the usual ones.
+/// Starts a server with these plugins in addition to the default ones.
 async fn with_plugins(names: &[&str]) -> Harness {
     let store: Arc<dyn Store> = Arc::new(Embedded::memory(Options::default()));
     let mut config = config(Arc::clone(&store));
@@ -66,7 +66,7 @@ async fn quotas_are_charged_and_enforced() {
     );
     let reply = admin.post(PODS, &pod("c")).await;
     assert_eq!(reply.message(), "pods \"c\" is forbidden: failed quota: q: must specify requests.cpu for: c");
-    // A rehearsal is refused likewise, and charges nothing.
+    // A dry run is refused as well, and charges nothing.
     let dry = format!("{PODS}?dryRun=All");
     admin.post(&dry, &asking("d", json!({"cpu": "100m"}))).await.expect(201);
     admin.post(&dry, &asking("d", json!({"cpu": "500m"}))).await.expect(403);
@@ -154,7 +154,7 @@ async fn pod_security_follows_the_namespaces_labels() {
     assert_eq!((reply.code, reply.warnings.len()), (201, 1));
     let version = admin.get(pods).await.expect(200)["metadata"]["resourceVersion"].clone();
     admin.get(&format!("{pods}?resourceVersion={}", version.as_str().unwrap())).await.expect(200);
-    // Tightening the namespace tells of pods that are there already.
+    // A stricter namespace label warns about existing pods that violate it.
     let stricter = json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}});
     let reply = admin.patch("/api/v1/namespaces/n", MERGE, &stricter).await;
     assert_eq!(reply.code, 200);

@@ -1,4 +1,4 @@
-//! A file of admission configuration, by way of requests.
+//! An admission configuration file, tested by requests.
 
 use std::sync::Arc;
 

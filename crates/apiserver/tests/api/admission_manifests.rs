@@ -1,4 +1,4 @@
-//! Policies and webhooks of files, by way of requests.
+//! Policies and webhooks from files, tested by requests.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +25,8 @@ impl Drop for Folder {
 }
 
 impl Folder {
-    /// With a folder of manifests for each plugin that has some, and the configuration that names them.
+    /// Creates a directory of manifests for each plugin that supports them, and the configuration that names the
+    /// directories.
     fn new() -> Self {
         let folder = Self(std::env::temp_dir().join(format!("manifests-{}", uuid::Uuid::new_v4())));
         let plugins: Vec<Value> = [
@@ -54,7 +55,7 @@ impl Folder {
         self.0.join("admission.json")
     }
 
-    /// Lays the objects into the folder of the plugin, as one file.
+    /// Writes the objects to the plugin's directory, as one file.
     fn put(&self, plugin: &str, objects: &[Value]) {
         let texts: Vec<String> = objects.iter().map(Value::to_string).collect();
         let (folder, file) = (self.0.join(plugin), "all.yaml");
@@ -75,7 +76,7 @@ fn object(kind: &str, name: &str, spec: Value) -> Value {
     })
 }
 
-/// Denies what the expression is false of.
+/// Returns a policy and binding that deny objects for which the expression is false.
 fn denying(name: &str, resources: (&str, &str), expression: &str) -> [Value; 2] {
     let rule = json!({"operations": ["CREATE", "UPDATE", "DELETE"], "apiGroups": [resources.0],
         "apiVersions": ["*"], "resources": [resources.1]});
@@ -116,7 +117,7 @@ async fn policies_of_files_are_in_force_and_follow_their_files() {
     assert!(reply.code == 422 && reply.message().contains(message), "{} {}", reply.code, reply.message());
     admin.post(CONFIG_MAPS, &config_map("good")).await.expect(201);
 
-    // The API neither shows them, nor has others of such names.
+    // The API does not list them, and refuses objects with such names.
     let path = format!("{GROUP}/validatingadmissionpolicies");
     assert_eq!(admin.get(&path).await.expect(200)["items"], json!([]));
     let reply = admin.post(&path, &maps[0]).await;
@@ -126,14 +127,14 @@ async fn policies_of_files_are_in_force_and_follow_their_files() {
         reply.message()
     );
 
-    // Policies of the API stand beside them.
+    // Policies of the API apply in addition.
     let more = denying("more", ("", "configmaps"), "object.metadata.name != 'worse'");
     admin.post(&path, &more[0]).await.expect(201);
     admin.post(&format!("{GROUP}/validatingadmissionpolicybindings"), &more[1]).await.expect(201);
     until("the policy of the API", async || creates(&admin, "worse").await == 422).await;
     assert_eq!((creates(&admin, "bad").await, creates(&admin, "fine").await), (422, 201));
 
-    // They have a say about policies, too, and none about reviews.
+    // They also apply to policies, but not to reviews.
     let protecting = denying("own.static.k8s.io", ("admissionregistration.k8s.io", "*"), "false");
     let reviews = denying("reviews.static.k8s.io", ("authorization.k8s.io", "*"), "false");
     folder.put("ValidatingAdmissionPolicy", &[&protecting[..], &reviews[..]].concat());

@@ -1,4 +1,4 @@
-//! Admission webhooks: a real HTTPS server that looks at, changes and refuses writes.
+//! Admission webhooks: a real HTTPS server that inspects, changes and refuses writes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,7 +11,7 @@ use crate::harness::{CONFIG_MAPS, Harness, User, config_map};
 
 const GROUP: &str = "/apis/admissionregistration.k8s.io/v1";
 
-/// An answer to the request of this review.
+/// Returns a response to the request of this review.
 fn answer(request: &Received, mut response: Value) -> Reply {
     response["uid"] = request.body["request"]["uid"].clone();
     let api_version = request.body["apiVersion"].clone();
@@ -23,7 +23,7 @@ fn patch(request: &Received, operations: Value) -> Reply {
     answer(request, json!({"allowed": true, "patch": patch, "patchType": "JSONPatch"}))
 }
 
-/// A webhook of this server for config maps, with more fields.
+/// Returns a webhook of this server for config maps, with further fields.
 fn webhook(server: &HookServer, path: &str, more: Value) -> Value {
     let mut webhook = json!({
         "name": "hook.example.com",
@@ -37,7 +37,7 @@ fn webhook(server: &HookServer, path: &str, more: Value) -> Value {
     webhook
 }
 
-/// Registers webhooks and waits until the server knows of them.
+/// Registers webhooks and waits until the server uses them.
 async fn register(user: &User, kind: &str, webhooks: Value) {
     let plural = format!("{}configurations", kind.to_lowercase());
     let configuration = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": format!("{kind}Configuration"),
@@ -99,7 +99,7 @@ async fn objects_are_changed_and_refused() {
     );
 }
 
-/// The token of the user that the kubeconfig names after the webhook's host is sent, to no other one.
+/// The token that the kubeconfig has for the webhook's host is sent to this host only.
 #[tokio::test]
 async fn webhooks_are_sent_the_credentials_of_their_host() {
     let folder = std::env::temp_dir().join(format!("webhooks-{}", uuid::Uuid::new_v4()));
@@ -342,7 +342,7 @@ async fn subresources_and_connects_are_shown() {
     );
 }
 
-/// Reviews are answered and not stored: a webhook that is down must not keep anybody from being authenticated.
+/// Reviews are answered and not stored: a webhook that is down must not prevent authentication.
 #[tokio::test]
 async fn reviews_are_shown_to_no_webhook() {
     let harness = Harness::new().await;
@@ -382,7 +382,7 @@ async fn reviews_are_shown_to_no_webhook() {
     }
     assert!(!shown("authentication.k8s.io") && !shown("authorization.k8s.io"));
 
-    // A rule that names them gets a warning.
+    // A rule that names reviews causes a warning.
     for kind in ["MutatingWebhook", "ValidatingWebhook"] {
         let mut webhook = webhook(&server, "/reviews", json!({"rules": rules}));
         webhook["failurePolicy"] = "Ignore".into();

@@ -1,4 +1,4 @@
-//! APIs that another server answers: registered by an APIService, reached through this server.
+//! Aggregated APIs: registered by an APIService, reached through this server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +51,7 @@ fn api_service(ca_pem: &str, port: u16) -> Value {
     })
 }
 
-/// The server under an external name, as no address of a Service may be on the loopback.
+/// Returns a Service with an external name for the server, because a Service cannot have a loopback address.
 fn service() -> Value {
     json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "harbour"},
         "spec": {"type": "ExternalName", "externalName": "localhost"}})
@@ -59,7 +59,7 @@ fn service() -> Value {
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 
-/// Registered, and available.
+/// Starts both servers, and registers the API until it is available.
 async fn world() -> World {
     let front = Authority::new();
     let (header, proxy) = (front.pem.clone(), front.sign("front-proxy-client", &[], &[], false));
@@ -76,20 +76,20 @@ async fn world() -> World {
     admin.post("/apis/apiregistration.k8s.io/v1/apiservices", &registration).await.expect(201);
     let world = World { served, harbour, front, admin };
     world.condition("Passed").await;
-    // What routes requests sees the condition a moment after it is written.
+    // Routing reads the condition from the cache, a moment after it is written.
     until(&world.admin, SHIPS_HERE, |code, _| code == 200).await;
     world
 }
 
 impl World {
-    /// Waits until the condition has this reason; the condition.
+    /// Waits until the condition has this reason, and returns the condition.
     async fn condition(&self, reason: &str) -> Value {
         until(&self.admin, API_SERVICE, |_, body| body["status"]["conditions"][0]["reason"] == reason).await
             ["status"]["conditions"][0]
             .clone()
     }
 
-    /// A change of the Service, upon which the server behind it is asked again.
+    /// Changes the Service, which triggers a new check of the aggregated server.
     async fn touch(&self) {
         let now =
             json!({"metadata": {"annotations": {"touched": format!("{:?}", std::time::Instant::now())}}});
@@ -97,7 +97,7 @@ impl World {
     }
 }
 
-/// Asks until the answer is as wanted.
+/// Repeats the request until `good` accepts the response.
 async fn until(user: &User, uri: &str, good: impl Fn(u16, &Value) -> bool) -> Value {
     for _ in 0..1000 {
         let reply = user.get(uri).await;
@@ -144,7 +144,7 @@ async fn requests_are_passed_on_with_their_user() {
     let asked = seen.iter().find(|s| s.uri == "/apis/harbour.example.com/v1").unwrap();
     assert_eq!(asked.header("x-remote-user"), ["system:kube-aggregator"]);
 
-    // Over the network as well; what a client claims in such headers, or as credentials, does not get through.
+    // The same over the network. User headers and credentials of the client are not forwarded.
     let client = world.served.authority.sign("ann", &["system:masters"], &[], false);
     let forged = get1(SHIPS_HERE).header("x-remote-user", "root").header("x-remote-extra-scope", "all");
     let (code, _) = world.served.ask(Some(&client), false, forged, "").await;
@@ -153,7 +153,7 @@ async fn requests_are_passed_on_with_their_user() {
     let last = seen.last().unwrap();
     assert_eq!(last.header("x-remote-user"), ["ann"]);
     assert_eq!(last.header("x-remote-extra-scope"), [""; 0]);
-    // Whoever may not is refused here.
+    // An unauthorized user is refused by this server.
     let bob = world.served.authority.sign("bob", &[], &[], false);
     let (code, refused) = world.served.ask(Some(&bob), false, get1(SHIPS_HERE), "").await;
     assert_eq!(code, 403, "{refused}");
@@ -196,7 +196,7 @@ async fn watches_are_passed_on() {
     let event = next().await;
     assert_eq!((&event["type"], &event["object"]["metadata"]["name"]), (&json!("ADDED"), &json!("knarr")));
     world.admin.delete(&format!("{SHIPS_HERE}/knarr")).await.expect(200);
-    // First it is marked.
+    // The object is first marked as being deleted.
     assert_eq!(next().await["type"], "MODIFIED");
     assert_eq!(next().await["type"], "DELETED");
 }
@@ -227,7 +227,7 @@ async fn documents_are_merged() {
     assert_eq!(admin.get(SHIPS_HERE).await.code, 404);
 }
 
-/// Of the version in aggregated discovery, with the number of its resources.
+/// Returns the freshness in aggregated discovery, and the number of resources.
 async fn freshness(user: &User) -> (String, usize) {
     let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
     let all = user.get_as("/apis", accept).await.expect(200);
@@ -245,7 +245,7 @@ async fn who_is_away_is_unavailable_until_it_is_back() {
     let World { served, harbour, front, admin } = world;
     let (port, ca_pem) = (harbour.address.port(), harbour.ca_pem.clone());
     harbour.stop().await;
-    // Before anybody has noticed.
+    // Before the next check.
     let reply = admin.get(SHIPS_HERE).await;
     assert_eq!(reply.code, 503);
     let said = reply.body["message"].as_str().unwrap().to_owned();
@@ -256,7 +256,7 @@ async fn who_is_away_is_unavailable_until_it_is_back() {
     let harbour = crate::aggregation::harbour(port, &front).await;
     let world = World { served, harbour, front, admin };
     world.touch().await;
-    // Its certificate is of another authority now.
+    // Its certificate is now signed by another CA.
     assert_ne!(world.harbour.ca_pem, ca_pem);
     let condition = world.condition("FailedDiscoveryCheck").await;
     assert_eq!(condition["status"], "False");
@@ -299,7 +299,7 @@ async fn who_was_never_seen_is_stale_and_empty() {
     admin.post("/apis/apiregistration.k8s.io/v1/apiservices", &api_service(&front.pem, 1)).await.expect(201);
     until(&admin, API_SERVICE, |_, b| b["status"]["conditions"][0]["reason"] == "ServiceNotFound").await;
     assert_eq!(freshness(&admin).await, ("Stale".into(), 0));
-    // Components of the same process are told the same.
+    // In-process clients get the same answer.
     let listed = admin.0.list(&SHIPS, None, &knarr_client::ListOptions::default()).await;
     let error = listed.unwrap_err();
     assert_eq!(error.status().map(|s| s.code()), Some(503), "{error}");
@@ -317,7 +317,7 @@ async fn components_of_the_process_see_the_other_server() {
     let options = ListOptions { resource_version: Some(list.resource_version), ..ListOptions::default() };
     let mut watch = own.watch(&SHIPS, None, &options).await.unwrap();
     world.admin.delete(&format!("{SHIPS_HERE}/knarr")).await.expect(200);
-    // First it is marked.
+    // The object is first marked as being deleted.
     assert!(matches!(watch.next().await, Some(Ok(WatchEvent::Modified(_)))));
     assert!(matches!(watch.next().await, Some(Ok(WatchEvent::Deleted(o))) if o.name() == "knarr"));
     let seen = world.harbour.seen();

@@ -1,4 +1,4 @@
-//! Answers that were once told from upstream's: request by request, what upstream says.
+//! Answers that once differed from upstream's, compared request by request.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn said(reply: &Reply) -> (u16, &str) {
     (reply.code, reply.message())
 }
 
-/// Fields and messages of what is wrong with an object.
+/// Returns the fields and messages of the causes of a Status.
 fn causes(reply: &Reply) -> Vec<(&str, &str)> {
     reply.body["details"]["causes"]
         .as_array()
@@ -45,11 +45,11 @@ async fn all_that_is_wrong_is_said_at_once() {
         assert!(causes.iter().any(|(f, _)| *f == field), "{field}: {causes:?}");
     }
     assert!(causes.contains(&("metadata.ownerReferences[0].kind", "Required value: must not be empty")));
-    // Only some kinds mind which finalizers without a domain they get.
+    // Only some kinds check finalizers without a domain.
     let held = |name: &str| json!({"metadata": {"name": name, "finalizers": ["x"]}});
     assert_eq!(u.post("/apis/coordination.k8s.io/v1/namespaces/default/leases", &held("l")).await.code, 201);
     assert_eq!(u.post(CONFIG_MAPS, &held("c")).await.code, 422);
-    // That a name is part of a path matters only where nothing else is wrong with it.
+    // A name that is no path segment is only reported if the object has no other error.
     let reply = u.post(CONFIG_MAPS, &json!({"metadata": {"name": "a/b"}})).await;
     assert_eq!(reply.body["details"]["causes"].as_array().map(Vec::len), Some(1), "{}", reply.body);
 }
@@ -64,7 +64,7 @@ async fn what_is_missing_gets_its_defaults() {
     let uri = "/api/v1/namespaces/default/limitranges";
     let named = u.post(uri, &json!({"metadata": {}, "spec": {"limits": []}})).await.expect(201);
     assert_eq!(named["metadata"]["name"].as_str().map(str::len), Some(36));
-    // A namespace says nothing of what is in none.
+    // A namespace in the metadata is ignored for a cluster-scoped kind.
     let node = json!({"metadata": {"name": "n", "namespace": "other"}});
     let node = u.post("/api/v1/nodes", &node).await.expect(201);
     assert_eq!(node["metadata"].get("namespace"), None);
@@ -142,7 +142,7 @@ async fn deletions_listen_to_body_or_query() {
     assert!(list.message().starts_with("couldn't get version/kind; json parse error"), "{}", list.message());
     u.delete_with(&one, &json!({"dryRun": ["All"]})).await.expect(200);
     u.get(&one).await.expect(200);
-    // With a body, the query says nothing.
+    // With a body, the query is ignored.
     u.delete_with(&format!("{one}?dryRun=All"), &json!({})).await.expect(200);
     assert_eq!(u.get(&one).await.code, 404);
 }
@@ -159,7 +159,7 @@ async fn paths_that_are_not_there() {
     ] {
         assert_eq!(said(&u.get(uri).await), (404, nothing), "{uri}");
     }
-    // The old watch paths are for reading.
+    // The deprecated watch paths only allow reads.
     let old = u.delete("/api/v1/watch/namespaces/default/configmaps").await;
     assert_eq!(old.code, 405);
     u.get(&format!("{CONFIG_MAPS}/a")).await.expect(200);
@@ -168,7 +168,7 @@ async fn paths_that_are_not_there() {
     let export = u.get(&format!("{CONFIG_MAPS}/a?export=true")).await;
     assert_eq!(export.code, 400);
     assert_eq!(u.raw(Method::HEAD, "/", "", "").await.code, 200);
-    // Only tables have objects to include.
+    // Only tables support includeObject.
     u.get(&format!("{CONFIG_MAPS}?includeObject=x")).await.expect(200);
     let table = u
         .get_as(&format!("{CONFIG_MAPS}?includeObject=x"), "application/json;as=Table;v=v1;g=meta.k8s.io")

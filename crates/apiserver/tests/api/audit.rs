@@ -1,4 +1,4 @@
-//! The audit log: what is written of whom, at which level and stage.
+//! The audit log: which events are recorded for whom, at which level and stage.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -90,7 +90,8 @@ async fn requests_are_written_down_as_the_policy_says() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A server that writes down all requests to the API, and what it has written of a path once there is something.
+/// Starts a server that records all requests to the API. The closure waits for the first event of a path and returns
+/// it.
 async fn writing_all_down(name: &str) -> (Served, impl AsyncFn(&str) -> Value) {
     let folder = std::env::temp_dir().join(format!("audit-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -147,7 +148,7 @@ async fn requests_that_fail_before_anybody_is_known_are_written_down() {
     assert_eq!(event["user"].get("username"), None, "{event}");
 }
 
-/// In batch mode nobody waits for the file, and what waits is written when the server ends.
+/// In batch mode, requests do not wait for the file, and queued events are written when the server stops.
 #[tokio::test]
 async fn a_log_in_batches_has_every_event() {
     let folder = std::env::temp_dir().join(format!("audit-batch-{}", std::process::id()));
@@ -179,18 +180,19 @@ async fn a_log_in_batches_has_every_event() {
         }
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
-    // Each request when it came and when it was answered.
+    // Each request at its arrival and at its response.
     assert_eq!(count(), 10);
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A server that sends its events to a webhook, and asks the webhook's `answer` how it takes them.
+/// A server that sends its events to a webhook.
 struct Sending {
     served: Served,
     hook: HookServer,
     folder: std::path::PathBuf,
 }
 
+/// Starts the server and a webhook whose responses `answer` returns.
 async fn sending(
     name: &str,
     level: &str,
@@ -232,7 +234,7 @@ impl Sending {
         self.served.ask(Some(&ann), false, request, body).await
     }
 
-    /// The stages that have arrived, request by request.
+    /// Returns the stages received so far, request by request.
     fn stages(&self) -> Vec<String> {
         let received = self.hook.received();
         let events = received.iter().flat_map(|r| r.body["items"].as_array().cloned().unwrap_or_default());
@@ -254,7 +256,7 @@ fn create() -> http::request::Builder {
 async fn requests_wait_for_a_blocking_webhook() {
     let s = sending("blocking", "Request", |_| Reply::Json(json!({})), |w| w.batch = None).await;
     assert_eq!(s.ask(get1(CONFIG_MAPS), "").await.0, 200);
-    // Nothing was waited for here: it is there when the answer is.
+    // Blocking mode: the events have arrived when the response has.
     assert_eq!(s.stages(), ["RequestReceived", "ResponseComplete"]);
     let first = &s.hook.received()[0];
     assert_eq!((first.path.as_str(), first.authorization.as_str()), ("/events", "Bearer secret"));
@@ -271,7 +273,7 @@ async fn a_webhook_that_refuses_stops_only_strict_servers() {
         let refuse = |_: &Received| Reply::Raw(400, b"no".to_vec());
         let s = sending(&name, "Request", refuse, |w| (w.batch, w.strict) = (None, strict)).await;
         let (code, said) = s.ask(get1(CONFIG_MAPS), "").await;
-        // Each event was tried five times.
+        // Each event was sent five times.
         if strict {
             let text = format!("Internal Server Error: {CONFIG_MAPS:?}: failed to store audit event\n");
             assert_eq!((code, said), (500, Value::from(text)));
@@ -291,7 +293,8 @@ async fn a_webhook_that_refuses_stops_only_strict_servers() {
             s.hook.address
         );
         assert!(metrics.contains(&calls), "{metrics}");
-        // What does not arrive is not carried out, and what comes after the fact cannot be refused.
+        // A strict webhook refuses a request whose RequestReceived event fails. The policy omits that stage for a
+        // create, and a later stage cannot refuse it any more.
         let made = s.ask(create(), &config_map("a").to_string()).await.0;
         assert_eq!(made, 201);
     }
@@ -320,7 +323,7 @@ async fn a_webhook_in_batches_gets_every_event() {
         let batch = AuditBatch { size: 4, wait: Duration::from_millis(50), ..AuditBatch::of_webhook() };
         w.batch = Some(batch);
     };
-    // It is away at first.
+    // The webhook is unavailable at first.
     let tries = std::sync::atomic::AtomicUsize::new(0);
     let answer = move |_: &Received| match tries.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
         0 => Reply::HangUp,

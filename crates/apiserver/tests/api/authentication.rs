@@ -1,4 +1,4 @@
-//! Who requests come from: proxies, static and bootstrap tokens, impersonation, rotated authorities.
+//! Authentication: proxies, static and bootstrap tokens, impersonation, rotated CAs.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -27,7 +27,7 @@ fn admin(served: &Served) -> User {
     User(served.server.transport(knarr_apiserver::UserInfo::new("admin", &["system:masters"])))
 }
 
-/// Everybody who is authenticated may ask who they are, once the default roles are cached.
+/// Waits until the default roles are cached, which allow every authenticated user a SelfSubjectReview.
 async fn until_ready(served: &Served, request: impl Fn() -> Builder) -> (u16, Value) {
     for _ in 0..100 {
         let answer = who(served, None, request()).await;
@@ -52,11 +52,11 @@ async fn a_proxy_speaks_for_its_users() {
     let (code, user) = who(&served, Some(&proxy), named()).await;
     assert_eq!((code, &user["username"]), (201, &json!("ann")), "{user}");
     assert_eq!(user["groups"], json!(["team", "system:authenticated"]));
-    // Without a name the proxy is nobody, its certificate is not a client's.
+    // Without user headers the proxy is not authenticated: its certificate is not a client certificate.
     assert_eq!(who(&served, Some(&proxy), who_am_i()).await.0, 401);
     let other = front.sign("somebody-else", &[], &[], false);
     assert_eq!(who(&served, Some(&other), named()).await.0, 401);
-    // The headers of an ordinary client mean nothing.
+    // The proxy headers of an ordinary client are ignored.
     let client = served.authority.sign("bob", &[], &[], false);
     let (_, user) = who(&served, Some(&client), named()).await;
     assert_eq!(user["username"], "bob");
@@ -223,7 +223,7 @@ async fn legacy_tokens_are_counted_and_marked() {
     }
 }
 
-/// Asks until something has been recorded in the family.
+/// Repeats the request until the metric family has a value.
 async fn until_unused(served: &Served, request: &impl Fn() -> Builder, family: &str) {
     for _ in 0..100 {
         who(served, None, request()).await;
@@ -235,7 +235,7 @@ async fn until_unused(served: &Served, request: &impl Fn() -> Builder, family: &
     panic!("nothing was recorded in {family}");
 }
 
-/// A token signed with ES256.
+/// Returns a token signed with ES256.
 fn sign(key: &rcgen::KeyPair, claims: &Value) -> String {
     use base64::engine::general_purpose::URL_SAFE_NO_PAD;
     let encode = |v: &Value| URL_SAFE_NO_PAD.encode(v.to_string());

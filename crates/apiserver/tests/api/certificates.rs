@@ -1,4 +1,4 @@
-//! Certificate signing requests: the requestor is written down, and each path needs its own right.
+//! Certificate signing requests: the requestor is recorded, and each path needs a permission of its own.
 
 use serde_json::{Value, json};
 
@@ -105,7 +105,7 @@ async fn signers_and_subjects_are_restricted() {
         controller.put(&format!("{REQUESTS}/c/status"), &failed).await.expect(403)["message"],
         "certificatesigningrequests.certificates.k8s.io \"c\" is forbidden: user not permitted to sign requests with signerName \"example.com/signer\""
     );
-    // Without a change there is nothing to sign.
+    // A status update that changes no certificate needs no permission to sign.
     controller.put(&format!("{REQUESTS}/c/status"), &made).await.expect(200);
     let nonsense = json!({"metadata": {"name": "n"}, "spec": {"signerName": "a.b/c", "request": "aGk=", "usages": ["any"]}});
     assert_eq!(

@@ -1,4 +1,5 @@
-//! Custom resources: definitions accepted and served, objects pruned, defaulted, refused, scaled, watched, cleaned up.
+//! Custom resources: definitions accepted and served; objects pruned, defaulted, refused, scaled, watched, cleaned
+//! up.
 
 use std::time::Duration;
 
@@ -58,7 +59,7 @@ fn cron_tab(name: &str) -> Value {
         "spec": {"cronSpec": "* * * * *"}})
 }
 
-/// Asks until the answer is as wanted; what is waited for comes within milliseconds.
+/// Repeats the request until `good` accepts the response, which takes milliseconds.
 async fn until(user: &User, uri: &str, good: impl Fn(u16, &Value) -> bool) -> Value {
     for _ in 0..400 {
         let reply = user.get(uri).await;
@@ -168,7 +169,7 @@ async fn objects_are_pruned_defaulted_and_checked() {
         object["spec"] = spec;
         let reply = user.post(CRON_TABS, &object).await;
         assert_eq!(reply.code, 422, "{}", reply.body);
-        // Where the object is too wrong for its rules, a second complaint says so.
+        // If an object is too invalid for its rules, a second error follows.
         let message = reply.message().replacen(": [", ": ", 1);
         let wanted = format!("CronTab.stable.example.com \"b\" is invalid: {expected}");
         assert!(message.starts_with(&wanted), "{message}");
@@ -294,7 +295,7 @@ async fn selectable_fields_select_in_lists_and_watches() {
     user.delete(&format!("{DEFINITIONS}/crontabs.stable.example.com")).await.expect(200);
     let (first, second) = (next(watch.next().await), next(watch.next().await));
     assert_eq!([first, second].map(|e| e[..1].to_owned()), ["-", "-"]);
-    // What is no longer served is no longer watched.
+    // The watch ends when the resource is no longer served.
     assert!(tokio::time::timeout(Duration::from_secs(5), watch.next()).await.unwrap().is_none());
 }
 
@@ -361,7 +362,7 @@ async fn a_changed_schema_holds_for_what_is_stored() {
     user.patch(&uri, JSON, &add).await.expect(200);
     let body = until(&user, &format!("{CRON_TABS}/a"), |_, body| body["spec"]["added"] == "new").await;
     assert_eq!(body["metadata"]["generation"], 1);
-    // What was too long before may stay, what is new may not be.
+    // Values that were too long before may stay, new ones may not.
     let tighten = json!([{"op": "add", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/cronSpec/maxLength", "value": 3}]);
     user.patch(&uri, JSON, &tighten).await.expect(200);
     until(&user, "/openapi/v3/apis/stable.example.com/v1", |_, body| body.to_string().contains("maxLength"))

@@ -1,4 +1,4 @@
-//! Objects that the store holds and nobody can read: the rest goes on, and they can be deleted.
+//! Stored objects that do not decode: everything else works, and they can be deleted.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ async fn one_damaged_object_stops_nothing() {
     whole.expect(409);
     user.delete_with(&format!("{CONFIG_MAPS}/absent"), &options(json!({}))).await.expect(404);
 
-    // The right to delete is not enough.
+    // The permission to delete is not enough.
     let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
         "metadata": {"name": "deleter"},
         "rules": [{"verbs": ["delete"], "apiGroups": [""], "resources": ["configmaps"]}]});
@@ -120,7 +120,7 @@ async fn what_may_be_against_a_write_is_not_taken_for_absent() {
             refused.body
         );
         refused.expect(500);
-        // Other namespaces' quotas and limits are not about it; the rest is about everything.
+        // Quotas and limits of other namespaces are not affected; the other plugins are affected everywhere.
         let uri = "/api/v1/namespaces/kube-public/configmaps";
         let elsewhere = user.post(uri, &config_map(&format!("c{at}"))).await;
         assert_eq!(elsewhere.code, if at < 2 { 201 } else { 500 }, "{}", elsewhere.body);
@@ -134,7 +134,7 @@ async fn what_may_be_against_a_write_is_not_taken_for_absent() {
             (plural, name) => format!("/apis/{group}/v1/{plural}/{name}"),
         };
         user.delete_with(&path, &options).await.expect(200);
-        // What is damaged is known from the watch cache.
+        // Admission learns of damaged objects from the watch cache.
         let mut again = user.post(crate::harness::PODS, &pod).await;
         for _ in 0..100 {
             if again.code == 201 {

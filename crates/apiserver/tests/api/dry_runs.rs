@@ -1,4 +1,4 @@
-//! Rehearsals of every kind of write: answered as the write would be, and nothing is stored, allocated or charged.
+//! Dry runs of every kind of write: answered as the write would be, while nothing is stored, allocated or charged.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ fn service(name: &str) -> Value {
         "type": "NodePort", "ports": [{"port": 80, "nodePort": 30123}], "clusterIP": "10.96.7.7"}})
 }
 
-/// What a rehearsal starts from.
+/// Creates the objects that the dry runs start from.
 async fn prepare(admin: &User) {
     default_account(admin).await;
     admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
@@ -104,7 +104,7 @@ async fn nothing_is_stored() {
     }
 }
 
-/// The store's revision once the server's own work after its start has ended.
+/// Returns the store's revision once the server's own work after its start has ended.
 async fn settled(harness: &Harness) -> u64 {
     let (mut revision, mut quiet) = (0, 0);
     while quiet < 5 {
@@ -122,11 +122,11 @@ async fn nothing_is_allocated() {
     for name in ["a", "b"] {
         admin.post(&format!("{SERVICES}?dryRun=All"), &service(name)).await.expect(201);
     }
-    // The address and the port that were rehearsed with are free.
+    // The address and the port of the dry run are free.
     let created = admin.post(SERVICES, &service("c")).await.expect(201);
     assert_eq!(created["spec"]["clusterIP"], "10.96.7.7");
     admin.delete(&format!("{SERVICES}/c?dryRun=All")).await.expect(200);
-    // And those of an object whose deletion was rehearsed are not.
+    // Those of an object whose deletion was a dry run are not.
     let reply = admin.post(SERVICES, &service("d")).await;
     assert_eq!(reply.code, 422, "{}", reply.body);
 }
@@ -146,7 +146,7 @@ async fn a_rehearsal_is_answered_as_the_write_would_be() {
         .expect(200);
     assert_eq!(patched["data"]["k"], "w");
     assert_eq!(admin.get(&format!("{CONFIG_MAPS}/a")).await.expect(200)["data"]["k"], "v");
-    // What would be refused is refused.
+    // Invalid writes are refused.
     let mut wrong = pod("w");
     wrong["spec"]["restartPolicy"] = "Sometimes".into();
     admin.post(&format!("{PODS}?dryRun=All"), &wrong).await.expect(422);

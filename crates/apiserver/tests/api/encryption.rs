@@ -1,4 +1,4 @@
-//! Encryption at rest: what the store holds, keys that are rotated, what cannot be read.
+//! Encryption at rest: the stored form, rotated keys, unreadable values.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,7 +48,8 @@ async fn secrets_are_stored_encrypted_and_keys_rotate() {
     assert!(plain.starts_with(b"{"));
     one.stop();
 
-    // A new key writes, the old one still reads; a write of the same content moves the object to the new key.
+    // The new key encrypts, the old one still decrypts; a write of the same content re-encrypts the object with the
+    // new key.
     let both = key("secretbox", "new", 2) + &key("aescbc", "old", 1);
     let (two, admin) = server(&store, &file, &both).await.unwrap();
     let read = admin.get(&format!("{SECRETS}/s")).await.expect(200);
@@ -67,7 +68,7 @@ async fn secrets_are_stored_encrypted_and_keys_rotate() {
     assert_eq!(revision, after, "nothing more to change");
     two.stop();
 
-    // Without its key nothing is read, and the server says so instead of starting without them.
+    // Without the key nothing can be read, and the server refuses to start.
     assert!(server(&store, &file, &key("aescbc", "old", 1)).await.is_none());
     std::fs::remove_file(&file).unwrap();
     let without = ApiServer::new(config(Arc::clone(&store))).await.err().expect("it does not start");

@@ -1,4 +1,4 @@
-//! Priority and fairness over the API: default objects, headers, dangling schemas, dumps.
+//! Priority and fairness over the API: default objects, headers, dangling flow schemas, dumps.
 
 use serde_json::{Value, json};
 
@@ -52,7 +52,7 @@ async fn answers_name_their_flow() {
     let schema = admin.get(&format!("{GROUP}/flowschemas/global-default")).await.expect(200);
     let level = admin.get(&format!("{GROUP}/prioritylevelconfigurations/global-default")).await.expect(200);
     let mut response = s.open(Some(&bob), false, get1("/api/v1/pods"), "").await;
-    // Until the caches have the objects, requests are for the catch-all.
+    // Until the caches contain the objects, requests match the catch-all schema.
     for _ in 0..100 {
         if response.headers().get("x-kubernetes-pf-flowschema-uid").is_some_and(|v| !v.is_empty()) {
             break;

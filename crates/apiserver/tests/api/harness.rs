@@ -1,4 +1,4 @@
-//! A server of one's own and a short way to ask it things.
+//! A test server, and a concise client for it.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ pub struct Harness {
     pub store: Arc<dyn Store>,
 }
 
-/// One user's way in.
+/// The in-process client of one user.
 #[derive(Clone)]
 pub struct User(pub Arc<dyn Transport>);
 
-/// Code, body and Warning headers.
+/// The code, body and Warning headers of a response.
 pub struct Reply {
     pub code: u16,
     pub body: Value,
@@ -31,7 +31,7 @@ impl Reply {
         self.body["message"].as_str().unwrap_or("")
     }
 
-    /// The body, of an answer that must have this code.
+    /// Returns the body of a response that must have this code.
     #[track_caller]
     pub fn expect(self, code: u16) -> Value {
         assert_eq!(self.code, code, "{}", self.body);
@@ -56,7 +56,7 @@ impl Harness {
         Self::on(Arc::new(Embedded::memory(Options::default())), |_| ()).await
     }
 
-    /// A server on this store, with its configuration changed.
+    /// Starts a server on this store, with a changed configuration.
     pub async fn on(store: Arc<dyn Store>, change: impl FnOnce(&mut Config)) -> Self {
         let mut config = config(Arc::clone(&store));
         change(&mut config);
@@ -74,7 +74,7 @@ impl Harness {
 }
 
 impl User {
-    /// Waits for what the server still does after its start.
+    /// Waits for the work that the server does after its start.
     pub async fn until_ready(&self) {
         let asking = async {
             while self.get("/readyz").await.code != 200 {
@@ -158,7 +158,7 @@ pub fn pod(name: &str) -> Value {
     })
 }
 
-/// A service account that pods of the default namespace run as.
+/// Creates the service account that pods of the default namespace use.
 pub async fn default_account(user: &User) {
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
     user.post("/api/v1/namespaces/default/serviceaccounts", &account).await.expect(201);

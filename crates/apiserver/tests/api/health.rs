@@ -1,4 +1,4 @@
-//! What `/livez`, `/readyz` and `/healthz` say, and that it is true.
+//! The output of `/livez`, `/readyz` and `/healthz`, and that it is correct.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::harness::{CONFIG_MAPS, Harness, User, config_map};
 use crate::tapped::Tapped;
 
-/// Far more than anything here takes.
+/// Far longer than any step of these tests takes.
 const LONG: Duration = Duration::from_secs(60);
 
 async fn text(user: &User, uri: &str) -> (u16, String) {
@@ -27,7 +27,7 @@ async fn text(user: &User, uri: &str) -> (u16, String) {
     (reply.code, text)
 }
 
-/// Asks until the answer has this code.
+/// Repeats the request until the response has this code.
 async fn until(user: &User, uri: &str, code: u16) -> String {
     let asking = async {
         loop {
@@ -44,7 +44,7 @@ fn names(report: &str) -> BTreeSet<&str> {
     report.lines().filter_map(|line| line.strip_prefix("[+]")?.strip_suffix(" ok")).collect()
 }
 
-/// As kube-apiserver 1.37 has them by default; without those that depend on how the process runs.
+/// The hooks of kube-apiserver 1.37 with default flags, without those that depend on how the process runs.
 const HOOKS: [&str; 25] = [
     "start-apiserver-admission-initializer",
     "generic-apiserver-start-informers",
@@ -123,7 +123,7 @@ async fn checks_fail_while_what_they_name_is_not_so() {
     for name in ["livez/etcd", "readyz/etcd", "readyz/etcd-readiness"] {
         assert_eq!(text(&user, &format!("/{name}")).await.0, 500, "{name}");
     }
-    // Nothing feeds the caches any more, and no restart of the feed helps.
+    // The feed of the caches fails permanently, and restarts do not help.
     until(&user, "/readyz/watch-cache", 500).await;
     let why = text(&user, "/readyz/informer-sync").await.1;
     assert!(why.contains(" informers not started yet: ["), "{why}");
@@ -158,10 +158,10 @@ async fn a_feed_that_panics_is_restarted_and_no_watch_goes_silent() {
     assert!(report.contains("[-]informer-sync failed: reason withheld\n"), "{report}");
     let why = text(&user, "/readyz/watch-cache").await.1;
     assert!(why.contains("it panicked: a fault in the code"), "{why}");
-    // A restart of the process would do no more than that of the feed.
+    // A restart of the process would help no more than the restart of the feed.
     assert_eq!(text(&user, "/livez").await, (200, "ok".to_owned()));
 
-    // Whoever watches has to begin anew, and then sees what came meanwhile.
+    // The watch ends; a client has to start a new one, and then receives the missed changes.
     let ended = tokio::time::timeout(LONG, async { while watch.next().await.is_some_and(|e| e.is_ok()) {} });
     ended.await.unwrap();
     user.until_ready().await;
@@ -191,7 +191,7 @@ async fn tasks_of_others_in_the_process_are_shown_and_do_not_count() {
     assert_eq!(code, 200);
     assert!(report.contains("[-]dns failed, which is not counted: reason withheld\n"), "{report}");
     assert!(report.contains("[+]scheduler ok\n"), "{report}");
-    // There it fails for good alone, and does not count either.
+    // `/livez` reports only the lasting failure, and it does not count there either.
     let (code, report) = text(&user, "/livez?verbose").await;
     assert!(code == 200 && report.contains("]dns ") && report.contains("[+]scheduler ok\n"), "{report}");
     stop.cancel();

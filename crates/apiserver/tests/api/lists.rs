@@ -1,4 +1,4 @@
-//! Lists: selectors, pages, versions, forms.
+//! Lists: selectors, pages, resourceVersions, forms.
 
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ async fn selectors() {
         assert_eq!(names(&list), expected, "{query}");
         let everywhere = u.get(&format!("/api/v1/configmaps?{query}")).await.expect(200);
         let mut found = names(&everywhere);
-        // The server has some of its own.
+        // The server itself has some objects.
         found.retain(|name| !name.starts_with("kube-"));
         assert_eq!(found, expected, "{query}");
     }
@@ -54,7 +54,7 @@ async fn pages_are_one_state() {
     let token = first["metadata"]["continue"].as_str().unwrap().to_owned();
     let again = u.get(&format!("{CONFIG_MAPS}?limit=2&continue={token}")).await.expect(200);
     assert_eq!(names(&again), ["c", "d"]);
-    // What happens in between does not show.
+    // Changes between two pages are not visible.
     u.delete(&format!("{CONFIG_MAPS}/c")).await.expect(200);
     u.post(CONFIG_MAPS, &config_map("cc")).await.expect(201);
     let second = u.get(&format!("{CONFIG_MAPS}?limit=2&continue={token}")).await.expect(200);
@@ -79,7 +79,7 @@ async fn versions() {
     assert_eq!(names(&u.get(&exact).await.expect(200)).len(), 5);
     let newer = format!("{CONFIG_MAPS}?resourceVersion={version}&resourceVersionMatch=NotOlderThan");
     assert!(u.get(&newer).await.expect(200)["items"].is_array());
-    // A list without a version shows every write that was answered.
+    // A list without a resourceVersion contains every answered write.
     assert_eq!(names(&u.get(CONFIG_MAPS).await.expect(200)), ["b", "c", "d", "e"]);
     for query in [
         "resourceVersionMatch=Exact",
@@ -114,7 +114,7 @@ async fn tables_and_metadata() {
     assert_eq!(list["items"][0].get("spec"), None);
 }
 
-/// A list of a built-in kind says once what its items are; only custom resources say it themselves.
+/// Items of a built-in list omit apiVersion and kind; items of custom resources have them.
 #[tokio::test]
 async fn items_of_a_list_do_not_say_what_they_are() {
     let h = Harness::new().await;
@@ -204,7 +204,7 @@ async fn any_version_is_answered_whole() {
     }
 }
 
-/// Objects of this kind that lists have read from the store.
+/// Returns how many objects of this kind lists have read from the store.
 async fn fetched(u: &User) -> u64 {
     let metrics = u.get("/metrics").await.body;
     let start = "apiserver_storage_list_fetched_objects_total{group=\"\",index=\"\",resource=\"configmaps\",storage=\"etcd\"} ";
@@ -220,7 +220,7 @@ async fn a_page_of_an_old_state_reads_little_more_than_it_shows() {
     let old =
         u.get(CONFIG_MAPS).await.expect(200)["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
     u.delete(&format!("{CONFIG_MAPS}/c")).await.expect(200);
-    // The cache has it from here on, so that the old state is the store's alone.
+    // The cache contains the writes from here on, so only the store still has the old state.
     u.get(CONFIG_MAPS).await.expect(200);
     let page = format!("{CONFIG_MAPS}?limit=1&resourceVersion={old}&resourceVersionMatch=Exact");
     let first = u.get(&page).await.expect(200);

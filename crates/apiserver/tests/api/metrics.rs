@@ -1,4 +1,4 @@
-//! Metrics: every family is recorded in by something that is tested, and scraping shows upstream's names.
+//! Metrics: every family is recorded in by some tested code, and the output has upstream's names.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::harness::{CONFIG_MAPS, User, config_map};
 use crate::tls::{get1, serve_with};
 
-/// Recorded in by tests of their own, each of which looks at the family.
+/// Families that other tests record in and check.
 const ELSEWHERE: &[&str] = &[
     // flowcontrol::tests: requests that wait, are turned away, give up.
     "apiserver_flowcontrol_rejected_requests_total",
@@ -50,7 +50,7 @@ async fn every_family_is_recorded_in() {
         .unwrap();
     let path = folder.clone();
     let s = serve_with(move |config, _| {
-        // A folder cannot be written to: events are lost, and counted.
+        // A directory cannot be written as a file: events are lost, and counted.
         let log = AuditLog { path, ..AuditLog::default() };
         config.audit = Audit { policy_file: Some(policy), log: Some(log), webhook: None };
     })
@@ -71,7 +71,7 @@ async fn every_family_is_recorded_in() {
     let mut garbage = tokio::net::TcpStream::connect(s.address).await.unwrap();
     garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
     let _ = garbage.read_to_end(&mut Vec::new()).await;
-    // What was compacted cannot be read.
+    // A compacted revision cannot be read.
     let old =
         user.post(CONFIG_MAPS, &config_map("b")).await.expect(201)["metadata"]["resourceVersion"].clone();
     user.patch(&format!("{CONFIG_MAPS}/b"), crate::harness::MERGE, &json!({"data": {"k": "w"}}))

@@ -1,4 +1,4 @@
-//! What a node may write about itself, and what would be believed of another.
+//! Claims of a node about itself that other components would trust.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ async fn a_node_does_not_take_the_addresses_of_another() {
     node.post(NODES, &json!({"metadata": {"name": "n1"}})).await.expect(201);
     let (own, own_status) = (format!("{NODES}/n1"), format!("{NODES}/n1/status"));
     node.patch(&own_status, MERGE, &status("192.0.2.1")).await.expect(200);
-    // The cache that admission looks at follows the store.
+    // Waits until the cache that admission reads contains the writes.
     admin.get(NODES).await.expect(200);
     let refused = node.patch(&own_status, MERGE, &status("192.0.2.2")).await.expect(403);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What nodes may do, and what of it admission refuses.
+//! The permissions of nodes, and what admission refuses them.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ const SIGNING_REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningr
 const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
 const SIGNER: &str = "example.com/mounted";
 
-/// Nodes `n1` and `n2`, each with a pod of its name; n1's has a token and a certificate projected.
+/// The nodes `n1` and `n2`, each with a pod of the same name; that of n1 projects a token and a certificate.
 struct Cluster {
     h: Harness,
     admin: User,
@@ -40,7 +40,7 @@ impl Cluster {
             "spec": {"tokenRequests": [{"audience": "store"}]}});
         admin.post("/apis/storage.k8s.io/v1/csidrivers", &driver).await.expect(201);
         let node = h.user("system:node:n1", &["system:nodes"]);
-        // A list is answered once the caches hold every earlier write.
+        // A list is answered once the caches contain every earlier write.
         admin.get(PODS).await.expect(200);
         Self { h, admin, node }
     }
@@ -75,7 +75,7 @@ impl Cluster {
         format!("{} {}", reply.code, reply.message())
     }
 
-    /// A certificate request for n1's pod, with some of its fields changed.
+    /// Requests a certificate for n1's pod, with some fields changed.
     async fn certificate(&self, changes: Value) -> String {
         let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
         let mut parameters = rcgen::CertificateParams::new(Vec::new()).unwrap();
@@ -201,7 +201,7 @@ async fn signing_requests_are_for_the_node_itself() {
 #[tokio::test]
 async fn a_node_without_a_name_writes_nothing() {
     let c = Cluster::new("").await;
-    // Another authorizer might let it through; admission does not.
+    // Another authorizer may allow this, but admission does not.
     let unnamed = c.h.user("system:node:", &["system:nodes", "system:masters"]);
     let reply = unnamed.post("/api/v1/nodes", &json!({"metadata": {"name": "n3"}})).await;
     assert_eq!(reply.code, 403, "{}", reply.body);

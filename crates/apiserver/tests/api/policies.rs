@@ -1,4 +1,4 @@
-//! Admission policies: expressions that refuse and change writes, with their bindings and parameters.
+//! Admission policies: expressions that refuse and change writes, with bindings and parameters.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::harness::{CONFIG_MAPS, Harness, PODS, User, config_map, default_accou
 
 const GROUP: &str = "/apis/admissionregistration.k8s.io/v1";
 
-/// Creates an object and waits until the server's caches know of it.
+/// Creates an object and waits until the server's caches contain it.
 async fn put(user: &User, uri: &str, object: &Value) {
     let created = user.post(uri, object).await.expect(201);
     let version = created["metadata"]["resourceVersion"].as_str().unwrap();
@@ -19,7 +19,7 @@ fn rules(resource: &str) -> Value {
         "resources": [resource]}]})
 }
 
-/// A policy for a resource and its binding, both with more fields.
+/// Creates a policy for a resource and its binding, both with further fields.
 async fn policy(user: &User, sort: &str, name: &str, resource: &str, spec: Value, binding: Value) {
     let mut policy = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": format!("{sort}AdmissionPolicy"),
         "metadata": {"name": name}, "spec": {"matchConstraints": rules(resource)}});

@@ -1,4 +1,4 @@
-//! The protobuf format: bodies, answers, lists and watches in it.
+//! The protobuf format: bodies, responses, lists and watches.
 
 use bytes::Bytes;
 use http::{HeaderMap, Method};
@@ -17,7 +17,7 @@ fn schema(group: &str, version: &str, kind: &str) -> &'static Struct {
     for_kind(&GroupVersionKind::new(group, version, kind)).unwrap()
 }
 
-/// An answer in protobuf, read back.
+/// Decodes a protobuf response.
 fn read(body: &[u8]) -> Value {
     let unknown = protobuf::open(body).unwrap();
     let gvk = GroupVersionKind::from_api_version(&unknown.api_version, &unknown.kind);
@@ -31,7 +31,7 @@ fn content_type(headers: &HeaderMap) -> &str {
     headers.get("content-type").unwrap().to_str().unwrap()
 }
 
-/// Sends a body in protobuf and takes the answer in it.
+/// Sends a protobuf body and decodes the protobuf response.
 async fn ask(user: &User, method: Method, uri: &str, body: Option<&Value>) -> Value {
     let bytes = body.map(|b| protobuf::encode_object(b).unwrap()).unwrap_or_default();
     let request = http::Request::builder().method(method).uri(uri).header("accept", MEDIA_TYPE);
@@ -50,7 +50,7 @@ async fn objects_live_a_life_in_protobuf() {
     assert_eq!(created["kind"], "Pod");
     assert_eq!(created["spec"]["containers"][0]["imagePullPolicy"], "Always");
     let uri = format!("{PODS}/a");
-    // What is read is the same in either format.
+    // The object is the same in both formats.
     let plain = u.get(&uri).await.expect(200);
     let message = protobuf::encode(&plain, schema("", "v1", "Pod")).unwrap();
     assert_eq!(protobuf::encode(&created, schema("", "v1", "Pod")).unwrap(), message);
@@ -151,7 +151,7 @@ async fn bad_bodies_are_explained() {
     assert_eq!(reply.code, 400);
 }
 
-/// Frames as they arrive.
+/// The frames of a watch, as they arrive.
 struct Frames {
     body: hyper::body::Incoming,
     held: Vec<u8>,
@@ -164,7 +164,7 @@ impl Frames {
                 let length = u32::from_be_bytes(*length) as usize;
                 if let Some(message) = rest.get(..length) {
                     let event = protobuf::decode(message, schema("", "v1", "WatchEvent"));
-                    // The object within is a message in its envelope, not JSON.
+                    // The inner object is a message in its envelope, not JSON.
                     assert!(event.is_err());
                     let start = message.windows(4).position(|w| w == protobuf::MAGIC).unwrap();
                     let kind = String::from_utf8_lossy(&message[2..2 + usize::from(message[1])]).into_owned();

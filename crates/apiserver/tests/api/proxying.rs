@@ -1,4 +1,4 @@
-//! Logs and exec through the server to a kubelet, which here is a small TLS server of our own.
+//! Logs and exec through the server to a kubelet, which here is a small TLS server of the test.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use crate::harness::{PODS, User, default_account, pod};
 use crate::tls::{Authority, Served, get1, serve_with};
 
-/// Answers every path with itself; echoes on upgraded connections.
+/// Answers every request with its path; echoes on upgraded connections.
 async fn kubelet(authority: &Authority) -> u16 {
     let pair = authority.sign("system:node:n", &["system:nodes"], &["127.0.0.1"], false);
     let mut roots = rustls::RootCertStore::empty();
@@ -86,17 +86,17 @@ async fn echo(mut request: http::Request<Incoming>) -> Result<Response<Full<Byte
     Ok(Response::new(Full::from(path)))
 }
 
-/// A server with a pod on a node whose kubelet answers.
+/// Starts a server with a pod on a node whose kubelet answers.
 async fn with_pod() -> (Served, knarr_apiserver::Keypair, User) {
     with_pod_and("").await
 }
 
-/// As `with_pod`, with these feature gates set.
+/// Does the same as `with_pod`, with these feature gates set.
 async fn with_pod_and(gates: &str) -> (Served, knarr_apiserver::Keypair, User) {
     with_pod_on(gates, false).await
 }
 
-/// As `with_pod`, with proxies that lead to the test's own kubelet.
+/// Does the same as `with_pod`, with proxies that connect to the test's kubelet.
 async fn with_pod_to_proxy_to() -> (Served, knarr_apiserver::Keypair, User) {
     with_pod_on("", true).await
 }
@@ -165,7 +165,7 @@ async fn tokens_are_not_passed_on_whoever_the_sender_is() {
     let proxy = front.sign("front-proxy-client", &[], &[], false);
     let log = || get1(&format!("{PODS}/p/log?container=c")).header("authorization", "Bearer abc");
     let of_ann = log().header("x-remote-user", "ann").header("x-remote-group", "system:masters");
-    // The kubelet of this test takes no request with a token.
+    // The kubelet of this test refuses requests with a token.
     for (client, request) in [(&admin, log()), (&proxy, of_ann)] {
         let (code, path) = s.ask(Some(client), false, request, "").await;
         assert_eq!((code, path), (200, json!("/containerLogs/default/p/c")));
@@ -239,7 +239,7 @@ async fn what_is_no_stream_is_refused() {
     }
 }
 
-/// A clock whose waits are a hundredth of what they should be.
+/// A clock whose sleeps take a hundredth of their time.
 struct Hurried(knarr_client::clock::SystemClock);
 
 impl knarr_apimachinery::clock::Clock for Hurried {
@@ -262,7 +262,7 @@ async fn a_kubelet_that_hangs_is_given_up_at_its_handshake() {
     let admin = s.authority.sign("admin", &["system:masters"], &[], false);
     let user = User(s.server.transport(knarr_apiserver::UserInfo::new("admin", &["system:masters"])));
     default_account(&user).await;
-    // It takes connections, and says nothing.
+    // It accepts connections and never answers.
     let hanging = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = hanging.local_addr().unwrap().port();
     user.post("/api/v1/nodes", &json!({"metadata": {"name": "n"}})).await.expect(201);
@@ -304,7 +304,7 @@ async fn escaped_slashes_are_slashes() {
     let (code, _) = s.ask(Some(&admin), false, get1("/api/v1/namespaces/default/pods//status"), "").await;
     assert_eq!(code, 404);
 
-    // What is authorized is what is routed: a rule for paths gives nothing below the API.
+    // The authorized path is the routed path: a rule for non-resource paths grants nothing below the API.
     for (kind, object) in [
         (
             "clusterroles",
@@ -350,7 +350,7 @@ async fn a_web_socket_needs_the_right_to_create() {
         let binding = json!({"metadata": {"name": "r"}, "roleRef": {"apiGroup": group, "kind": "Role", "name": "r"},
             "subjects": [{"apiGroup": group, "kind": "User", "name": "jane"}]});
         user.post(&format!("{base}/rolebindings"), &binding).await.expect(201);
-        // A list is answered once the caches hold every earlier write, and the authorizer reads the caches.
+        // A list is answered once the caches contain every earlier write, and the authorizer reads the caches.
         user.get(&format!("/apis/{group}/v1/rolebindings")).await.expect(200);
         let jane = s.authority.sign("jane", &[], &[], false);
         for part in parts {

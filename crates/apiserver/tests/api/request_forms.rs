@@ -1,4 +1,4 @@
-//! No form of a request acts on more than what it was authorized for.
+//! No form of a request acts on more than the request was authorized for.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -16,11 +16,11 @@ async fn grant(admin: &User, rules: Value) {
     let binding = json!({"metadata": {"name": "granted"}, "roleRef": {"apiGroup": group, "kind": "Role", "name": "granted"},
         "subjects": [{"apiGroup": group, "kind": "User", "name": "jane"}]});
     admin.post(&format!("{RBAC}/namespaces/default/rolebindings"), &binding).await.expect(201);
-    // A list is answered once the caches hold every earlier write, and the authorizer reads the caches.
+    // A list is answered once the caches contain every earlier write, and the authorizer reads the caches.
     admin.get(&format!("{RBAC}/rolebindings")).await.expect(200);
 }
 
-/// A server where jane may read the secret `allowed`, and nothing of `hidden`.
+/// Starts a server where jane may read the secret `allowed`, but not `hidden`.
 async fn with_one_secret() -> (Harness, User) {
     let h = Harness::new().await;
     let admin = h.admin();
@@ -41,7 +41,7 @@ async fn with_one_secret() -> (Harness, User) {
     (h, jane)
 }
 
-/// Code and message of a refusal; of an answer, which of the secrets it shows.
+/// Returns the code and message of a refusal; of a success, which of the secrets it contains.
 fn shown(reply: &Reply) -> String {
     if reply.code != 200 {
         return format!("{} {}", reply.code, reply.message());
@@ -73,7 +73,7 @@ async fn a_name_restricts_what_is_read() {
         (format!("{watch}/allowed?timeoutSeconds=1&fieldSelector=type%21%3Dx"), mismatch),
         (format!("{watch}/allowed?timeoutSeconds=1&fieldSelector=metadata.name%3Dhidden"), mismatch),
         (format!("{watch}/allowed?timeoutSeconds=1&fieldSelector=metadata.name%21%3Dallowed"), mismatch),
-        // Of several parameters the first one counts, for everybody.
+        // If a parameter occurs several times, the first one counts for authorization and for the handler.
         (
             format!("{SECRETS}?fieldSelector=metadata.name%3Dallowed&fieldSelector=metadata.name%3Dhidden"),
             "allowed",
@@ -87,7 +87,7 @@ async fn a_name_restricts_what_is_read() {
 async fn what_only_looks_like_one_name_is_forbidden() {
     let (_h, jane) = with_one_secret().await;
     for uri in [
-        // An escaped comma is part of a value.
+        // An escaped comma is part of the value.
         format!("{SECRETS}?fieldSelector=type%21%3Dx%5C%2Cmetadata.name%3Dallowed"),
         format!("{SECRETS}?fieldSelector=type%21%3Dx%5C%2Cmetadata.name%5C%3Dallowed"),
         format!(
@@ -98,14 +98,14 @@ async fn what_only_looks_like_one_name_is_forbidden() {
         "/api/v1/secrets?fieldSelector=metadata.name%3Dallowed".to_owned(),
         "/api/v1/watch/secrets/allowed?timeoutSeconds=1&fieldSelector=metadata.name%3Dallowed".to_owned(),
         "/api/v1/namespaces//secrets/allowed".to_owned(),
-        // The old paths are authorized by their name only.
+        // The deprecated watch paths are authorized by the name in the path only.
         "/api/v1/watch/namespaces/default/secrets?timeoutSeconds=1&fieldSelector=metadata.name%3Dallowed"
             .to_owned(),
     ] {
         let reply = jane.get(&uri).await;
         assert!(shown(&reply).starts_with("403 "), "{uri}: {}", shown(&reply));
     }
-    // A deletion of many is never one of a single name.
+    // deletecollection is never authorized as a request for a single name.
     let all = format!("{SECRETS}?fieldSelector=metadata.name%3Dallowed");
     assert_eq!(jane.delete(&all).await.code, 403);
 }
@@ -184,7 +184,7 @@ async fn segments_that_name_nothing_are_not_found() {
         let reply = admin.get(uri).await;
         assert_eq!(reply.code, 404, "{uri}: {}", reply.body);
     }
-    // An escaped slash is one like any other, for authorization, too.
+    // An escaped slash separates segments like any other, also for authorization.
     for uri in [
         "/api/v1/namespaces/default/configmaps/",
         "/api/v1/namespaces/default/%63onfigmaps/a/",
@@ -205,7 +205,7 @@ async fn the_old_watch_paths_only_watch() {
     }
 }
 
-/// Answered to everybody alike, before anybody asks who it is.
+/// The response is the same for all users, because it is sent before authentication.
 #[tokio::test]
 async fn what_cannot_be_read_is_refused_before_all_else() {
     let h = Harness::new().await;
@@ -228,7 +228,7 @@ async fn what_cannot_be_read_is_refused_before_all_else() {
     }
 }
 
-/// A limit of time is not looked at where there is none, so that it is the authorizer that answers.
+/// The timeout parameter of a request without a timeout is not parsed, so the authorizer answers.
 #[tokio::test]
 async fn what_may_take_long_has_no_limit_of_time() {
     let h = Harness::new().await;
@@ -244,7 +244,7 @@ async fn what_may_take_long_has_no_limit_of_time() {
     }
 }
 
-/// A parameter that the handler does not see is not authorized, either, and the other way round.
+/// A parameter that the handler ignores is not authorized either, and vice versa.
 #[tokio::test]
 async fn parameters_are_read_once() {
     let (_h, jane) = with_one_secret().await;
@@ -263,7 +263,7 @@ async fn parameters_are_read_once() {
     }
 }
 
-/// Whoever may read one path may not read another one that looks like it.
+/// A permission for one path does not cover another path that looks like it.
 #[tokio::test]
 async fn a_slash_at_the_end_is_part_of_the_path() {
     let h = Harness::new().await;

@@ -1,4 +1,4 @@
-//! Watches that resume from the store's history while the cache is behind it: every event comes once.
+//! Watches that resume from the store's history while the cache is behind: every event is sent exactly once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use tokio::sync::watch;
 use crate::harness::{CONFIG_MAPS, Harness, MERGE, User, config_map};
 use crate::tapped::Tapped;
 
-/// Holds back what feeds the caches.
+/// Holds back the feed of the caches.
 struct Gate {
     store: Arc<dyn Store>,
-    /// The feed gets no item beyond this revision.
+    /// The feed receives no item beyond this revision.
     limit: Arc<watch::Sender<u64>>,
 }
 
 impl Gate {
-    /// The gate, and the store behind it.
+    /// Returns the gate, and the gated store.
     fn new(store: Arc<dyn Store>) -> (Self, Arc<dyn Store>) {
         let limit = Arc::new(watch::Sender::new(u64::MAX));
         let held = Arc::clone(&limit);
@@ -42,7 +42,7 @@ impl Gate {
         (Self { store, limit }, gated)
     }
 
-    /// Holds back what is written from now on.
+    /// Holds back all writes from now on.
     async fn hold(&self) {
         self.limit.send_replace(self.store.current_revision().await.unwrap());
     }
@@ -52,7 +52,7 @@ impl Gate {
     }
 }
 
-/// The changes of a watch up to that of the object `last`.
+/// Returns the changes of a watch up to that of the object `last`.
 async fn through(stream: &mut WatchStream, last: &str) -> Vec<String> {
     let mut seen = Vec::new();
     loop {
@@ -79,7 +79,7 @@ async fn change(user: &User, value: &str) {
     user.patch(&format!("{CONFIG_MAPS}/a"), MERGE, &data).await.expect(200);
 }
 
-/// A watch resumes when the store is further than the cache, and goes on when the cache catches up.
+/// A watch resumes while the store is ahead of the cache, and continues when the cache catches up.
 async fn resume_ahead_of_the_cache(store: Arc<dyn Store>) {
     let before = Harness::on(Arc::clone(&store), |_| ()).await;
     let u = before.admin();

@@ -1,4 +1,4 @@
-//! A store with little room: what clients see of its quota and of the limit on namespaces, and what goes on.
+//! A nearly full store: how clients see its quota and the limit on namespaces, and which writes still succeed.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ async fn a_full_namespace_is_refused_alone_and_can_be_emptied() {
 
 #[tokio::test]
 async fn a_used_up_quota_is_shown_and_leaves_heartbeats() {
-    // What an empty cluster takes, and some more.
+    // The size of an empty cluster, plus a margin.
     let empty = {
         let store: Arc<dyn Store> = Arc::new(Embedded::memory(Options::default()));
         Harness::on(Arc::clone(&store), |_| ()).await;

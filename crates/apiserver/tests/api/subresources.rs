@@ -157,7 +157,7 @@ async fn tokens_are_issued_and_reviewed() {
     assert_eq!(known["status"]["authenticated"], true);
     assert_eq!(known["status"]["user"]["username"], "system:serviceaccount:default:default");
     assert_eq!(known["status"]["user"]["extra"]["authentication.kubernetes.io/pod-name"], json!(["p"]));
-    // The token ends with its pod.
+    // The token is invalid once its pod is deleted.
     u.delete_with(&format!("{PODS}/p"), &json!({"gracePeriodSeconds": 0})).await.expect(200);
     u.get(PODS).await.expect(200);
     let gone = u.post(reviews, &review()).await.expect(201);
@@ -198,7 +198,7 @@ async fn tokens_may_be_bound_to_a_node() {
     assert_eq!(extra["authentication.kubernetes.io/node-name"], json!(["n"]));
     let id = extra["authentication.kubernetes.io/credential-id"][0].as_str().unwrap_or("");
     assert!(id.strip_prefix("JTI=").is_some_and(|id| id.len() == 36), "{id}");
-    // The token ends with its node.
+    // The token is invalid once its node is deleted.
     u.delete("/api/v1/nodes/n").await.expect(200);
     u.get("/api/v1/nodes").await.expect(200);
     let gone = u.post(reviews, &json!({"spec": {"token": token}})).await.expect(201);

@@ -1,4 +1,4 @@
-//! A store whose watch over everything, the one that feeds the caches, goes through the test's hands.
+//! A store whose watch on all keys, which feeds the caches, is intercepted by the test.
 
 use std::sync::Arc;
 use std::time::Duration;

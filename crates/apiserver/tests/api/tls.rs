@@ -62,7 +62,7 @@ pub async fn serve() -> Served {
     serve_with(|_, _| {}).await
 }
 
-/// As `serve`, with changes to the configuration.
+/// Does the same as `serve`, with changes to the configuration.
 pub async fn serve_with(change: impl FnOnce(&mut Config, &Authority)) -> Served {
     let authority = Authority::new();
     let store: Arc<dyn Store> = Arc::new(Embedded::memory(Options::default()));
@@ -129,7 +129,7 @@ impl Served {
         sender.send_request(request.header("host", "127.0.0.1").body(body).unwrap()).await.unwrap()
     }
 
-    /// A request whose answer may switch the connection to another protocol.
+    /// Sends a request whose response may switch the connection to another protocol.
     pub async fn open_upgradable(
         &self,
         client: &Keypair,
@@ -200,7 +200,7 @@ async fn strangers_are_unauthorized() {
     assert_eq!(s.ask(None, false, get1("/version"), "").await.0, 401);
 }
 
-/// An HTTP/2 connection whose first request is answered with this code ends after it, or takes further ones.
+/// Checks whether an HTTP/2 connection ends after a first response with this code, or accepts further requests.
 async fn check_one_request(s: &Served, client: Option<&Keypair>, path: &str, code: u16, ends: bool) {
     let stream = TokioIo::new(s.connect(client, true).await);
     let (mut sender, connection) =
@@ -305,7 +305,7 @@ async fn bodies_are_limited() {
         http::Request::builder().method("POST").uri(CONFIG_MAPS).header("content-type", "application/json");
     let (code, status) = s.ask(Some(&admin), false, request, &" ".repeat(3 * 1024 * 1024 + 1)).await;
     assert_eq!((code, status["message"].as_str()), (413, Some("Request entity too large: limit is 3145728")));
-    // A client that sends everything before it looks for an answer gets one.
+    // A client that sends its whole body before it reads the response gets one.
     let mut stream = s.connect(Some(&admin), false).await;
     let length = 10 << 20;
     let head = format!(
@@ -318,7 +318,7 @@ async fn bodies_are_limited() {
     assert_eq!(&answer, b"HTTP/1.1 413");
 }
 
-/// Announces a body that never comes; the answer's beginning.
+/// Announces a body that is never sent; returns the start of the response.
 async fn half_a_request(s: &Served, uri: &str) -> String {
     let admin = s.authority.sign("admin", &["system:masters"], &[], false);
     let mut stream = s.connect(Some(&admin), false).await;

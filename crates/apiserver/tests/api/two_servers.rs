@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{CONFIG_MAPS, Harness, User, config_map};
 
-/// Two servers, started at the same time.
+/// Starts two servers at the same time.
 async fn two(etcd: &Server) -> (Harness, Harness) {
     let server = |ip: &'static str| async move {
         let store: Arc<dyn Store> = Arc::new(etcd.store(etcd.options()).await);
@@ -46,12 +46,12 @@ async fn a_read_sees_what_either_server_has_answered() {
         reader.get(&format!("{CONFIG_MAPS}/{name}")).await.expect(200);
         let list = reader.get(CONFIG_MAPS).await.expect(200);
         assert_eq!(names(&list).iter().filter(|n| n.starts_with('c')).count(), i + 1);
-        // Writes of others to the same etcd must not make a list wait in vain.
+        // Writes of other programs to the same etcd must not make a list wait in vain.
         if i % 10 == 0 {
             etcd.etcdctl(&["put", "/elsewhere", "x"]);
         }
     }
-    // A conflict is one whichever server sees it.
+    // Both servers detect the conflict.
     let mut current = one.get(&format!("{CONFIG_MAPS}/c00")).await.expect(200);
     current["data"]["k"] = json!("changed");
     other.put(&format!("{CONFIG_MAPS}/c00"), &current).await.expect(200);
@@ -83,7 +83,7 @@ async fn addresses_and_ports_are_given_out_once() {
 async fn the_kubernetes_service_stands_for_the_servers_that_live() {
     let etcd = Server::start();
     let (a, b) = two(&etcd).await;
-    // The one that joined last saw both.
+    // The server that joined last has added both addresses.
     assert_eq!(endpoint_ips(&a).await, ["10.0.0.1", "10.0.0.2"]);
     let slice = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
     let slice = a.admin().get(slice).await.expect(200);
@@ -97,8 +97,8 @@ async fn the_kubernetes_service_stands_for_the_servers_that_live() {
     tokio::time::timeout(Duration::from_secs(30), left).await.expect("the stopped server leaves");
 }
 
-/// A write that meets a connection which etcd has just dropped is answered with an error, and may have happened:
-/// clients try again.
+/// Creates an object, with retries. A write on a connection that etcd has just closed is answered with an error
+/// although it may have happened.
 async fn create(user: &User, name: &str) {
     let mut last = 0;
     for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! Every resource, every verb, every subresource, asked for by somebody with no rights: 403 each time.
+//! Requests every resource, verb and subresource as a user without permissions: each is answered with 403.
 
 use bytes::Bytes;
 use http::Method;
@@ -6,10 +6,10 @@ use knarr_api::kind::ResourceType;
 
 use crate::harness::{Harness, User};
 
-/// What anybody who is known may ask: about themselves.
+/// Reviews about the user itself, which every authenticated user may create.
 const OF_EVERYBODY: [&str; 3] = ["selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"];
 
-/// How a verb is asked for: method, and URI from that of the collection and of one object.
+/// Returns the method and URI of a verb, given the URIs of the collection and of one object.
 fn asked(verb: &str, collection: &str, object: &str) -> (Method, String) {
     match verb {
         "create" => (Method::POST, collection.to_owned()),
@@ -64,7 +64,7 @@ async fn nobody_may_do_anything() {
     assert!(asked_for > 300, "only {asked_for} questions");
 }
 
-/// Paths that name no resource, too; but for what tells anybody who is known what there is.
+/// The same for non-resource paths, except discovery, which every authenticated user may read.
 #[tokio::test]
 async fn nobody_may_see_the_rest() {
     let harness = Harness::new().await;

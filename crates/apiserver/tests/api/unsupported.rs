@@ -1,4 +1,4 @@
-//! Fields that nothing acts on are warned of, each by a request of its own.
+//! Fields that no component acts on cause a warning; one request for each.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ const SERVICES: &str = "/api/v1/namespaces/default/services";
 const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
 const NETWORKING: &str = "/apis/networking.k8s.io/v1/namespaces/default";
 
-/// A pod with these fields in its spec and in its container.
+/// Returns a pod with these fields in its spec and in its container.
 fn pod(spec: Value, container: Value) -> Value {
     let mut pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
     pod["spec"]["containers"][0].as_object_mut().unwrap().extend(container.as_object().unwrap().clone());
@@ -30,7 +30,7 @@ fn annotated(key: &str, value: &str) -> Value {
     json!({"metadata": {"name": "x", "annotations": {key: value}}, "spec": {"ports": [{"port": 80}]}})
 }
 
-/// Where, what, and what is said of it.
+/// Returns the collection, the object and the expected warning.
 fn cases() -> Vec<(String, Value, &'static str)> {
     let claim = json!({"name": "v", "persistentVolumeClaim": {"claimName": "c"}});
     let device = json!({"volumeDevices": [{"name": "v", "devicePath": "/dev/x"}]});

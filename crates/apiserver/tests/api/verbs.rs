@@ -33,7 +33,7 @@ async fn an_object_lives() {
         stale.message(),
         "Operation cannot be fulfilled on configmaps \"a\": the object has been modified; please apply your changes to the latest version and try again"
     );
-    // The same again is no write.
+    // An unchanged object is not written.
     assert_eq!(
         u.put(&uri, &after).await.expect(200)["metadata"]["resourceVersion"],
         after["metadata"]["resourceVersion"]
@@ -167,7 +167,7 @@ async fn updates_name_what_they_mean() {
     let mut foreign = made.clone();
     foreign["metadata"]["uid"] = "x".into();
     assert_eq!(u.put(&uri, &foreign).await.code, 409);
-    // Without a version the last writer wins; the server's own metadata stays.
+    // Without a resourceVersion the last writer wins; the server's own metadata is kept.
     let mut bare = config_map("a");
     bare["metadata"]["creationTimestamp"] = "2001-01-01T00:00:00Z".into();
     bare["data"]["k"] = "bare".into();
@@ -175,7 +175,7 @@ async fn updates_name_what_they_mean() {
     assert_eq!(after["metadata"]["creationTimestamp"], made["metadata"]["creationTimestamp"]);
     assert_eq!(after["metadata"]["uid"], made["metadata"]["uid"]);
     assert_eq!(u.put(&format!("{CONFIG_MAPS}/none"), &config_map("none")).await.code, 404);
-    // Leases come into being by PUT.
+    // Leases may be created by PUT.
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}, "spec": {}});
     u.put("/apis/coordination.k8s.io/v1/namespaces/default/leases/l", &lease).await.expect(201);
 }
@@ -235,7 +235,7 @@ async fn pods_end_gracefully() {
     let ending = u.delete(&uri).await.expect(200);
     assert_eq!(ending["metadata"]["deletionGracePeriodSeconds"], 30);
     assert!(ending["metadata"]["deletionTimestamp"].is_string());
-    // Longer than what runs already changes nothing; shorter does.
+    // A grace period longer than the running one changes nothing; a shorter one does.
     let same = u.delete_with(&uri, &json!({"gracePeriodSeconds": 60})).await.expect(200);
     assert_eq!(same["metadata"]["deletionGracePeriodSeconds"], 30);
     let shorter = u.delete_with(&uri, &json!({"gracePeriodSeconds": 5})).await.expect(200);
@@ -263,7 +263,7 @@ async fn finalizers_hold_objects_back() {
     let wrong = json!({"preconditions": {"uid": "x"}});
     u.post(CONFIG_MAPS, &config_map("b")).await.expect(201);
     assert_eq!(u.delete_with(&format!("{CONFIG_MAPS}/b"), &wrong).await.code, 409);
-    // The query says as much as the body; a name that none can have is 400, not 404.
+    // The query has the same effect as a body; an invalid name is 400, not 404.
     for (uri, code, message) in [
         ("b?uid=x", 409, "the UID in the precondition (x) does not match"),
         ("b?resourceVersion=0", 409, "the ResourceVersion in the precondition (0) does not match"),

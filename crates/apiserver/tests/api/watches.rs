@@ -104,7 +104,7 @@ async fn a_restarted_server_goes_on_with_watches_of_before() {
         assert_eq!(next(&mut watch).await, expected);
     }
 
-    // What the store has forgotten is expired, as ever.
+    // A compacted revision is expired.
     let now = again.store.current_revision().await.unwrap();
     again.store.compact(now).await.unwrap();
     let third = Harness::on(Arc::clone(&h.store), |_| ()).await;

@@ -1,4 +1,4 @@
-//! Webhooks that authenticate and authorize: what they are asked, what their answers do, what is kept.
+//! Webhooks for authentication and authorization: their requests, the effect of their responses, and caching.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::tls::{get1, serve_with};
 
-/// Answers reviews over plain HTTP, and counts them.
+/// Starts a webhook that answers reviews over plain HTTP and counts them.
 async fn webhook(answer: fn(&Value) -> Value) -> (PathBuf, Arc<AtomicUsize>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! What the server adds to objects of its own: service addresses, pod admission, bootstrap, discovery.
+//! What the server adds to objects: service addresses, pod admission, bootstrap objects, discovery.
 
 use serde_json::{Value, json};
 
@@ -51,7 +51,7 @@ async fn services_get_addresses_and_ports() {
             "Service \"m\" is invalid: spec.ports[0].nodePort: Invalid value: {port}: provided port is already allocated"
         )
     );
-    // What is given back can be had again.
+    // A released address can be allocated again.
     u.delete(&format!("{SERVICES}/n")).await.expect(200);
     u.post(SERVICES, &same).await.expect(201);
     u.delete(&format!("{SERVICES}/a")).await.expect(200);
@@ -147,7 +147,7 @@ async fn a_restart_finds_everything_again() {
     assert_eq!(before["metadata"]["resourceVersion"], revision.to_string());
 }
 
-/// KEP-5311: also digits may begin the name of a Service, and of what an Ingress leads to.
+/// KEP-5311: the name of a Service, and of an Ingress backend, may begin with a digit.
 #[tokio::test]
 async fn names_of_services_may_begin_with_a_digit() {
     let u = Harness::new().await.admin();
@@ -195,7 +195,7 @@ async fn the_status_of_a_range_of_addresses_is_written_apart() {
     let updated = u.put(&one, &range("True")).await.expect(200);
     assert_eq!(updated["status"]["conditions"][0]["status"], "False");
 
-    // Who applies a status along with the rest does not own it.
+    // A field manager does not own a status that it applies to the main resource.
     let apply = |uri: &str| format!("{uri}?fieldManager=tester&force=true");
     let applied = u.patch(&apply(&one), APPLY, &range("True")).await.expect(200);
     assert_eq!(applied["status"]["conditions"][0]["status"], "False");

@@ -24,13 +24,13 @@ fn urls(urls: &[&str], verbs: &[&str]) -> Value {
     json!({"nonResourceURLs": urls, "verbs": verbs})
 }
 
-/// A role in the cluster, bound to this subject; with the same name.
+/// Adds a ClusterRole, and a binding of the same name to this subject.
 fn cluster(all: &mut Vec<(String, Value)>, name: &str, to: &str, rules: Value) {
     all.push((format!("{COLLECTIONS}/clusterroles"), json!({"metadata": {"name": name}, "rules": rules})));
     bind(all, name, None, ("ClusterRole", name), to);
 }
 
-/// The same in one namespace.
+/// Adds the same in one namespace.
 fn within(all: &mut Vec<(String, Value)>, namespace: &str, name: &str, to: &str, rules: Value) {
     let role = json!({"metadata": {"name": name}, "rules": rules});
     all.push((format!("{COLLECTIONS}/namespaces/{namespace}/roles"), role));

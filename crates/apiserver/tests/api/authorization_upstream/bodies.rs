@@ -1,4 +1,4 @@
-//! Writes that could be carried out, as dry runs: what admission and registries refuse to some users, and not to others.
+//! Writes with valid bodies, as dry runs: admission and registries refuse them to some users, and not to others.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::requests::Question;
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const ALPHA: &str = "/api/v1/namespaces/alpha";
 
-/// Each request with its body: a JSON object, as a merge patch where the method is PATCH.
+/// Returns each request with its body: a JSON object, which is a merge patch if the method is PATCH.
 pub fn all() -> Vec<Question> {
     let mut all = Vec::new();
     for (method, target, body) in
@@ -22,12 +22,12 @@ pub fn all() -> Vec<Question> {
 
 type Write = (&'static str, String, Value);
 
-/// Where there is a body, the query does not count.
+/// With a body, the query is ignored.
 fn dry() -> Value {
     json!({"apiVersion": "v1", "kind": "DeleteOptions", "dryRun": ["All"]})
 }
 
-/// Nobody gives away more than they have.
+/// Grants of permissions that the user may not have.
 fn rights() -> Vec<Write> {
     let group = "rbac.authorization.k8s.io";
     let mut all = Vec::new();
@@ -71,7 +71,7 @@ fn rights() -> Vec<Write> {
     all
 }
 
-/// What nodes write about themselves and about others.
+/// Writes of nodes to their own objects and to those of others.
 fn of_nodes() -> Vec<Write> {
     let mut all = Vec::new();
     for name in ["n1", "n2", "n3", "new"] {

@@ -1,4 +1,4 @@
-//! Sends all requests of all users to both servers, and compares what they are answered.
+//! Sends all requests of all users to both servers, and compares the responses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const WORKERS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What authentication and authorization made of a request.
+/// The result of authentication and authorization for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
     Unauthorized,
@@ -40,7 +40,7 @@ impl Verdict {
     }
 }
 
-/// Two answers that differ, and who got them, by the request.
+/// Pairs of differing responses and their users, by request.
 #[derive(Default)]
 struct Differences(BTreeMap<(Question, String, String), Vec<String>>);
 
@@ -74,17 +74,17 @@ impl Differences {
     }
 }
 
-/// What was found.
+/// The differences that were found.
 #[derive(Default)]
 struct Findings {
     asked: usize,
     verdicts: BTreeMap<Verdict, usize>,
     explained: BTreeMap<&'static str, usize>,
-    /// Of verdicts: each is a fault of ours.
+    /// Differing verdicts; each is an error of Knarr.
     verdict: Differences,
-    /// Of codes with the same verdict. These are shown, and no fault of authorization.
+    /// Differing status codes with the same verdict. They are reported, but are not an error of authorization.
     code: Differences,
-    /// Of the messages of refusals, with the same code.
+    /// Differing messages of refusals with the same code.
     message: Differences,
 }
 
@@ -126,7 +126,7 @@ impl Findings {
     }
 }
 
-/// Why two refusals may differ in their words.
+/// Returns why the messages of two refusals may differ.
 fn explained(question: &Question, here: &str, there: &str) -> Option<&'static str> {
     if question.target.contains("%ff") && there.contains("\\xff") {
         return Some(
@@ -137,7 +137,7 @@ fn explained(question: &Question, here: &str, there: &str) -> Option<&'static st
     rest.starts_with(": @@").then_some("upstream adds a listing of what differs in the two objects")
 }
 
-/// Takes away what Knarr grants to its own components, and upstream does not.
+/// Removes the permissions that Knarr grants to its own components, and upstream does not.
 async fn without_own_grants(admin: &User) {
     let collection = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
     let all = admin.get(collection).await.expect(200);
@@ -147,7 +147,7 @@ async fn without_own_grants(admin: &User) {
     }
 }
 
-/// Creates everything, and waits until the server's authorizers know of it.
+/// Creates all objects, and waits until the server's authorizers use them.
 async fn prepare(admin: &User, place: &Place) {
     for (path, object) in world::steps().into_iter().chain(access::objects()) {
         let (reply, code) = if world::is_part(&path) {
@@ -176,12 +176,12 @@ async fn prepare(admin: &User, place: &Place) {
         place.line().ask(&question.bytes(Some("constrained"), &acting)).await.code == 200
     })
     .await;
-    // Somebody asks for the server that is not there: from now on it is known to be missing.
+    // The first request to the missing aggregated server makes its failure known.
     let reply = admin.raw(Method::GET, "/apis/remote.example.com/v1", "", "").await;
     assert_eq!(reply.code, 503, "{}", reply.body);
 }
 
-/// What the server issues for [`users::BOUND`].
+/// Returns the token that the server issues for [`users::BOUND`].
 async fn bound_token(admin: &User) -> String {
     let pod = admin.get("/api/v1/namespaces/alpha/pods/p1").await.expect(200);
     let bound = json!({"apiVersion": "v1", "kind": "Pod", "name": "p1", "uid": pod["metadata"]["uid"]});

@@ -1,11 +1,11 @@
-//! Paths and parameters in forms that servers may read in different ways.
+//! Paths and parameters in forms that servers may parse differently.
 
 use super::requests::{METHODS, Question};
 
-/// Requests that are put together by chance.
+/// The number of random requests.
 const RANDOM: usize = 1_500;
 
-/// Written down one by one.
+/// Hand-written paths.
 const PATHS: &[&str] = &[
     "/",
     "//",
@@ -214,7 +214,7 @@ const PATHS: &[&str] = &[
     "/apis/metrics.k8s.io/v1beta1/namespaces/alpha/pods",
 ];
 
-/// What follows a path, for lists that may be watches.
+/// Query strings for lists and watches.
 const PARAMETERS: &[&str] = &[
     "watch=1",
     "watch=true",
@@ -317,7 +317,7 @@ fn one<'a>(random: &mut fastrand::Rng, of: &[&'a str]) -> &'a str {
     of[random.usize(..of.len())]
 }
 
-/// Mostly a slash.
+/// Returns a slash, sometimes in another form.
 fn slash(random: &mut fastrand::Rng) -> &'static str {
     match random.u8(..40) {
         0 => "//",
@@ -329,7 +329,7 @@ fn slash(random: &mut fastrand::Rng) -> &'static str {
     }
 }
 
-/// The text, at times with a letter escaped.
+/// Returns the text, sometimes with one letter escaped.
 fn escaped(random: &mut fastrand::Rng, text: &str) -> String {
     if text.is_empty() || random.u8(..20) > 0 {
         return text.to_owned();

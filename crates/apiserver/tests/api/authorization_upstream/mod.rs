@@ -1,6 +1,7 @@
-//! The same users, roles, objects and questions at our API server and at upstream's: the answers have to be the same.
+//! Compares our API server with upstream's: with the same users, roles, objects and requests, the responses have to
+//! be the same.
 //!
-//! Run on request only: `KNARR_UPSTREAM` is a folder with kube-apiserver and etcd.
+//! Run on request only: `KNARR_UPSTREAM` is a directory with kube-apiserver and etcd.
 
 mod access;
 mod bodies;

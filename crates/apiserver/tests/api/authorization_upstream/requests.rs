@@ -1,6 +1,6 @@
-//! What is asked: every resource with every verb, the objects that there are, and paths in forms nobody expects.
+//! The requests: every resource with every verb, the existing objects, and paths in unusual forms.
 //!
-//! No request changes anything: those that would are dry runs, most of them with a body that cannot be read.
+//! No request changes anything: those that would are dry runs, most of them with an undecodable body.
 
 use std::collections::BTreeSet;
 
@@ -8,13 +8,13 @@ use knarr_api::resource::Resource;
 
 use super::world;
 
-/// One request, as it goes over the wire but for who sends it.
+/// One request as it is sent, without the user.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Question {
     pub method: &'static str,
     pub target: String,
     pub headers: Vec<(&'static str, &'static str)>,
-    /// In place of one that cannot be read.
+    /// The body; `None` for an undecodable one.
     pub body: Option<String>,
 }
 
@@ -39,7 +39,7 @@ impl Question {
         self
     }
 
-    /// For this server, with the headers of whoever asks.
+    /// Returns the bytes for this server, with the user's headers.
     pub fn bytes(&self, token: Option<&str>, headers: &[(&str, &str)]) -> Vec<u8> {
         let mut text = format!("{} {} HTTP/1.1\r\nHost: 127.0.0.1\r\n", self.method, self.target);
         let mut line = |name: &str, value: &str| text.push_str(&format!("{name}: {value}\r\n"));
@@ -49,7 +49,7 @@ impl Question {
         for (name, value) in headers.iter().chain(&self.headers) {
             line(name, value);
         }
-        // No kind of body begins like this.
+        // No format of a body begins like this.
         let unreadable = if matches!(self.method, "POST" | "PUT" | "PATCH") { "<" } else { "" };
         let body = self.body.as_deref().unwrap_or(unreadable);
         match self.method {
@@ -64,7 +64,7 @@ impl Question {
     }
 }
 
-/// All of them, each once; the seed chooses those of [`super::forms::random`].
+/// Returns all requests, each once; the seed selects those of [`super::forms::random`].
 pub fn all(seed: u64) -> Vec<Question> {
     let mut all = BTreeSet::new();
     for resource in knarr_api::resources::all() {
@@ -102,7 +102,7 @@ fn collection_and_object(collection: &str, name: &str) -> Vec<Question> {
     all
 }
 
-/// Every way to ask for a resource and its parts, and for parts that it does not have.
+/// Returns all requests for a resource and its subresources, and for subresources that it does not have.
 fn of_resource(resource: &Resource) -> Vec<Question> {
     let types = &resource.types;
     let collection = types.path(Some("alpha"), None);
@@ -124,7 +124,7 @@ fn of_resource(resource: &Resource) -> Vec<Question> {
     all
 }
 
-/// `/apis/GROUP/VERSION` of a path.
+/// Returns the prefix `/apis/GROUP/VERSION` of a path.
 fn prefix(path: &str) -> String {
     let parts = if path.starts_with("/apis/") { 4 } else { 3 };
     path.split('/').take(parts).collect::<Vec<_>>().join("/")
@@ -156,7 +156,7 @@ fn of_objects() -> Vec<Question> {
     all
 }
 
-/// What switches to another protocol, or goes on to a kubelet or a backend.
+/// Requests that switch to another protocol, or are forwarded to a kubelet or a backend.
 fn streams() -> Vec<Question> {
     const SOCKET: &[(&str, &str)] = &[
         ("Connection", "Upgrade"),
@@ -215,7 +215,7 @@ fn streams() -> Vec<Question> {
     all
 }
 
-/// Lists and watches that say of what, and in which form they want the answer.
+/// Lists and watches with selectors and Accept headers.
 fn selections() -> Vec<Question> {
     const FIELDS: &[&str] = &[
         "metadata.name%3Dmounted",

@@ -1,4 +1,4 @@
-//! Generated roles and bindings, and SubjectAccessReviews about them.
+//! Random roles and bindings, and SubjectAccessReviews for them.
 
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,7 @@ fn subjects(random: &mut fastrand::Rng, seed: u64) -> Value {
     (0..=random.usize(..2)).map(|_| subject(random)).collect()
 }
 
-/// Collections and objects, the roles first. The last of each kind is what is waited for.
+/// Returns collections and objects, the roles first. The test waits for the last object of each kind.
 fn objects(random: &mut fastrand::Rng, seed: u64) -> Vec<(String, Value)> {
     let mut all = Vec::new();
     let reference = |kind: &str, name: String| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name});
@@ -99,7 +99,7 @@ fn marker(seed: u64, scope: &str) -> String {
     format!("marker-{scope}-{seed}")
 }
 
-/// Who may something once all that was written before is known.
+/// Returns permissions that are granted once all earlier writes are cached.
 fn markers(seed: u64) -> Vec<(String, Value)> {
     let rules = json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["markers"]}]);
     let binding = |kind: &str, scope: &str| {
@@ -139,7 +139,7 @@ async fn prepare(server: &User, objects: &[(String, Value)], seed: u64) {
     }
 }
 
-/// Users of this seed's bindings, users of every cluster's, nodes, and nobody.
+/// Returns a user: one of this seed's bindings, one that every cluster has, a node, or an unknown one.
 fn user(random: &mut fastrand::Rng, seed: u64) -> Value {
     let name = format!("{}{seed}", one(random, &NAMES));
     let own = format!("{}{seed}", one(random, &NAMES));

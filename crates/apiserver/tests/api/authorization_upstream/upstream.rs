@@ -1,6 +1,6 @@
-//! Upstream's API server on an etcd of its own.
+//! Upstream's API server with an etcd of its own.
 //!
-//! `KNARR_UPSTREAM` is a folder with kube-apiserver and etcd.
+//! `KNARR_UPSTREAM` is a directory with kube-apiserver and etcd.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::tls::Authority;
 const PATIENCE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The running programs; they end with this.
+/// The running programs; they are ended on drop.
 pub struct Upstream {
     folder: PathBuf,
     children: Vec<Child>,
@@ -48,7 +48,8 @@ fn start(program: PathBuf, flags: &[String], log: String) -> Child {
 }
 
 impl Upstream {
-    /// With a certificate of this authority, and a token file in which `admin` is a token of an administrator.
+    /// Starts the programs with a certificate of this CA, and a token file in which `admin` is a token of an
+    /// administrator.
     pub async fn start(authority: &Authority, tokens: &str, admin: &str) -> Self {
         let programs = std::env::var_os("KNARR_UPSTREAM")
             .expect("KNARR_UPSTREAM: a folder with kube-apiserver and etcd");

@@ -1,4 +1,4 @@
-//! Who asks: the users of both servers' token files, and those who act as others.
+//! The users: those of both servers' token files, and those who impersonate others.
 
 use super::requests::Question;
 
@@ -13,7 +13,7 @@ const fn account(label: &'static str, name: &'static str, groups: &'static [&'st
     Account { label, name, groups }
 }
 
-/// Roles and bindings of [`super::access`] name these.
+/// The accounts that the roles and bindings of [`super::access`] name.
 pub const ACCOUNTS: &[Account] = &[
     account("root", "root", &["system:masters"]),
     account("nobody", "nobody", &[]),
@@ -63,26 +63,27 @@ pub const ACCOUNTS: &[Account] = &[
     account("constrained", "constrained", &["constrained"]),
 ];
 
-/// Stands for a token that each server issues itself: of the account `alpha/runner`, bound to its pod on the node `n1`.
+/// A placeholder for a token that each server issues itself: of the account `alpha/runner`, bound to its pod on the
+/// node `n1`.
 pub const BOUND: &str = "bound";
 
-/// Somebody who asks: with a token, with headers beside it, and how much of everything.
+/// A user with a token and additional headers, and the fraction of the requests that it sends.
 pub struct Asker {
     pub label: String,
     pub token: Option<String>,
     pub headers: &'static [(&'static str, &'static str)],
-    /// One question in so many.
+    /// The user sends one request of this number.
     pub every: u64,
 }
 
 impl Asker {
-    /// The token for a server that has issued this one.
+    /// Returns the token for a server that has issued `bound`.
     pub fn token<'a>(&'a self, bound: &'a str) -> Option<&'a str> {
         self.token.as_deref().map(|token| if token == BOUND { bound } else { token })
     }
 
-    /// Whether this one asks the question: chosen by its text, the same in every run. Writes that could be carried out
-    /// are asked for by all.
+    /// Returns whether this user sends the request. The choice depends on the request's text and is the same in every
+    /// run. All users send the writes with valid bodies.
     pub fn asks(&self, question: &Question) -> bool {
         if question.body.is_some() {
             return true;
@@ -95,8 +96,8 @@ impl Asker {
     }
 }
 
-/// Who acts as whom, by a group of theirs. Each has a name of its own: upstream tries the way of impersonation first that
-/// was open to the user the last time, and not all lead to the same groups.
+/// The impersonating users, one for each group. Each has a name of its own: upstream first tries the mode of
+/// impersonation that was allowed to the user the last time, and the modes may lead to different groups.
 const ACTING: &[(&str, &[(&str, &str)])] = &[
     ("system:masters", &[("Impersonate-User", "viewer")]),
     ("system:masters", &[("Impersonate-User", "nobody"), ("Impersonate-Group", "editors")]),
@@ -150,7 +151,7 @@ const ACTING: &[(&str, &[(&str, &str)])] = &[
     ("constrained", &[("Impersonate-User", "system:node:n1"), ("Impersonate-Group", "system:nodes")]),
 ];
 
-/// How the bearer of the bound token acts.
+/// The impersonation headers of the bearer of the bound token.
 const BOUND_AS: &[&[(&str, &str)]] = &[
     &[],
     &[("Impersonate-User", "system:node:n1")],
@@ -159,7 +160,8 @@ const BOUND_AS: &[&[(&str, &str)]] = &[
     &[("Impersonate-User", "viewer")],
 ];
 
-/// Everybody. Those who act as others, or differ little from somebody else, ask one question in some.
+/// Returns all users. Those that impersonate others, or differ little from another user, send only a fraction of the
+/// requests.
 pub fn askers() -> Vec<Asker> {
     let seldom =
         ["unnamed-node", "node-without-group", "group-without-node", "n3", "gc", "namespace-controller"];
@@ -186,9 +188,9 @@ pub fn askers() -> Vec<Asker> {
     all
 }
 
-/// The token file that both servers read.
+/// Returns the token file that both servers read.
 pub fn token_file() -> String {
-    // A column that is empty would be a group without a name.
+    // An empty column would be a group without a name.
     let line = |token: &str, name: &str, groups: &str| match groups {
         "" => format!("{token},{name},uid-{token}\n"),
         _ => format!("{token},{name},uid-{token},\"{groups}\"\n"),

@@ -1,4 +1,4 @@
-//! HTTP/1.1 written by hand, so that paths and headers go out as they are given.
+//! Hand-written HTTP/1.1, so that paths and headers are sent exactly as given.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,24 +12,24 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Answers longer than this are not read to their end: their connection is closed.
+/// The maximum length of a response; the connection of a longer one is closed.
 const LONGEST: usize = 1 << 16;
 
-/// Where a server listens, and the authority of its certificate.
+/// The address of a server, and the CA of its certificate.
 #[derive(Clone)]
 pub struct Place {
     address: SocketAddr,
     tls: TlsConnector,
 }
 
-/// What is read of an answer: its code, and its body where its length is known and short.
+/// The parts of a response that are compared: its code, and its body if its length is known and short.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     pub code: u16,
     pub body: String,
 }
 
-/// One connection to a server, opened anew whenever an answer is not read to its end.
+/// One connection to a server, reopened after a response that is not read completely.
 pub struct Line {
     place: Place,
     open: Option<TlsStream<TcpStream>>,
@@ -61,7 +61,7 @@ impl Place {
 }
 
 impl Line {
-    /// Sends one request as it is written. Whoever does not answer is asked again on a new connection, once.
+    /// Sends one request as it is. If the server does not answer, it is sent once more on a new connection.
     pub async fn ask(&mut self, request: &[u8]) -> Answer {
         let without_content = request.starts_with(b"HEAD ");
         let kept = self.open.is_some();
@@ -90,7 +90,7 @@ impl Line {
     }
 }
 
-/// The answer, and whether the connection takes another request after it.
+/// Reads the response. The flag is whether the connection accepts another request.
 async fn read(stream: &mut TlsStream<TcpStream>, without_content: bool) -> std::io::Result<(Answer, bool)> {
     let mut bytes = Vec::new();
     let end = loop {

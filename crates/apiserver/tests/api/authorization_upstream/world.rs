@@ -1,11 +1,12 @@
-//! The objects beside roles that both servers hold: nodes, pods and what they refer to.
+//! The objects other than roles that both servers hold: nodes, pods and the objects to which they refer.
 
 use serde_json::{Value, json};
 
-/// A path, and what is sent there: by POST into a collection, as a merge patch to a part of an object ([`is_part`]).
+/// A path and a body: a POST to a collection, or a merge patch to a subresource ([`is_part`]).
 pub type Step = (String, Value);
 
-/// A config map that the last pod refers to: a server that lets the pod's node read it knows everything before it.
+/// A config map to which the last pod refers: once a server lets the pod's node read it, it has cached everything
+/// before it.
 pub const LAST: &str = "/api/v1/namespaces/alpha/configmaps/last";
 
 const NAMED: &[(&str, &[&str])] = &[
@@ -83,7 +84,7 @@ fn pod(name: &str, node: &str, mut spec: Value) -> Value {
     json!({"metadata": {"name": name, "labels": {"app": name}}, "spec": spec})
 }
 
-/// Refers to something in every way there is.
+/// Returns a pod spec with every kind of reference.
 fn referring() -> Value {
     let from = |kind: &str, name: &str| json!({kind: {"name": name}});
     let spec = json!({
@@ -144,10 +145,10 @@ fn pods() -> Vec<Step> {
     ]
 }
 
-/// Of nobody: what one node has or is.
+/// Returns the cluster-scoped objects of one node.
 fn of_nodes(node: &str) -> Vec<Step> {
     let addresses = json!([{"type": "InternalIP", "address": "127.0.0.1"}]);
-    // Nobody listens at this port.
+    // This port is closed.
     let status = json!({"addresses": addresses, "daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}});
     let slice = json!({
         "metadata": {"name": format!("slice-{node}")},
@@ -209,7 +210,7 @@ fn workloads() -> Vec<Step> {
     ]
 }
 
-/// In an order in which they can be created.
+/// Returns the steps in an order in which the objects can be created.
 pub fn steps() -> Vec<Step> {
     let mut all: Vec<Step> =
         ["alpha", "beta"].iter().map(|name| ("/api/v1/namespaces".to_owned(), named(name))).collect();
@@ -242,12 +243,12 @@ pub fn steps() -> Vec<Step> {
     all
 }
 
-/// Whether the path is that of an object's part.
+/// Returns whether the path is that of a subresource.
 pub fn is_part(path: &str) -> bool {
     path.ends_with("/status") || path.ends_with("/ephemeralcontainers")
 }
 
-/// The paths of all objects that are created.
+/// Returns the paths of all objects that are created.
 pub fn objects() -> Vec<String> {
     let created = steps().into_iter().filter(|(path, _)| !is_part(path));
     let created =
