@@ -75,7 +75,7 @@ fn decode_custom(
         return Err(unrecognized("couldn't get version/kind; json parse error: not an object"));
     }
     let api_version = expected.api_version();
-    let (kind, version) = (said(&meta.kind, &expected.kind), said(&meta.api_version, &api_version));
+    let (kind, version) = (given_or(&meta.kind, &expected.kind), given_or(&meta.api_version, &api_version));
     if kind != expected.kind {
         let actual = GroupVersionKind::from_api_version(version, kind);
         return Err(StatusError::bad_request(format!(
@@ -106,6 +106,6 @@ fn decode_custom(
     Ok(decoded)
 }
 
-fn said<'a>(given: &'a str, expected: &'a str) -> &'a str {
+fn given_or<'a>(given: &'a str, expected: &'a str) -> &'a str {
     if given.is_empty() { expected } else { given }
 }

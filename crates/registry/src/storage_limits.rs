@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn refusals_say_what_is_full() {
-        for (share, said) in [
+        for (share, expected) in [
             ("a", "exceeded storage limit of namespace a, requested: 1 bytes"),
             (
                 "core/events/kube-system",
@@ -166,7 +166,7 @@ mod tests {
             ("resource.k8s.io/resourceslices", "exceeded storage limit of resourceslices, requested"),
         ] {
             let error = exceeded(&GroupResource::new("", "things"), "b", share, (1, 2, 3));
-            assert!(error.message().contains(said), "{}", error.message());
+            assert!(error.message().contains(expected), "{}", error.message());
         }
     }
 

@@ -120,9 +120,9 @@ impl StoredObjects {
             Err(error) => return wrong(error.to_string()),
         };
         let gvk = GroupVersionKind::from_api_version(&types.api_version, &types.kind);
-        let said = (object.namespace(), object.name());
-        if said != (key.namespace, key.name) {
-            return wrong(format!("it says that it is {:?} in namespace {:?}", said.1, said.0));
+        let claimed = (object.namespace(), object.name());
+        if claimed != (key.namespace, key.name) {
+            return wrong(format!("it says that it is {:?} in namespace {:?}", claimed.1, claimed.0));
         }
         if object.uid().is_empty() {
             return wrong("it has no uid".to_owned());

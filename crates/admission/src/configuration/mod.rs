@@ -144,8 +144,8 @@ fn file(path: &Path) -> Result<Vec<(String, Option<Value>)>, ConfigurationError>
     let value = strict::parse(&bytes).map_err(wrong)?;
     let unversioned = UNVERSIONED.iter().any(|(field, _)| !value[*field].is_null());
     if unversioned && value["kind"].is_null() && value["apiVersion"].is_null() {
-        let said = UNVERSIONED.iter().filter(|(field, _)| !value[*field].is_null());
-        return Ok(said.map(|(_, name)| ((*name).to_owned(), Some(value.clone()))).collect());
+        let legacy = UNVERSIONED.iter().filter(|(field, _)| !value[*field].is_null());
+        return Ok(legacy.map(|(_, name)| ((*name).to_owned(), Some(value.clone()))).collect());
     }
     let file: File = strict::decode(&value, KINDS, &SHAPE).map_err(wrong)?;
     let folder = path.parent().unwrap_or(Path::new(""));

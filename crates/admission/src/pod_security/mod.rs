@@ -117,11 +117,11 @@ fn namespace(attributes: &Attributes<'_>, context: &Context<'_>) -> Result<(), S
 /// Warns that labels on an exempt namespace have no effect.
 fn warn_exempt(attributes: &Attributes<'_>, name: &str, policy: &Policy) {
     let modes = [("enforce", policy.enforce), ("audit", policy.audit), ("warn", policy.warn)];
-    let said = |mode: &str| {
+    let has_label = |mode: &str| {
         let keys = [format!("{ANNOTATION}{mode}"), format!("{ANNOTATION}{mode}-version")];
         keys.iter().any(|key| label(&attributes.object, key).is_some())
     };
-    let set = modes.iter().filter(|(mode, l)| l.level != Level::Privileged && said(mode));
+    let set = modes.iter().filter(|(mode, l)| l.level != Level::Privileged && has_label(mode));
     let set: Vec<String> = set.map(|(mode, level)| format!("{mode}={level}")).collect();
     if !set.is_empty() {
         attributes.warn(format!(

@@ -126,13 +126,13 @@ fn run_as_non_root(pod: Pod<'_>, minor: u32) -> Option<Finding> {
     if minor >= 35 && pod.has_own_users() {
         return None;
     }
-    let said = |v: &Value| v["securityContext"]["runAsNonRoot"].as_bool();
-    let of_pod = said(pod.spec);
-    let bad = pod.containers_that(|c| said(c) == Some(false));
+    let setting = |v: &Value| v["securityContext"]["runAsNonRoot"].as_bool();
+    let of_pod = setting(pod.spec);
+    let bad = pod.containers_that(|c| setting(c) == Some(false));
     if let Some(who) = setters(of_pod == Some(false), &bad) {
         return finding(REASON, format!("{who} must not set securityContext.runAsNonRoot=false"));
     }
-    let silent = pod.containers_that(|c| said(c).is_none());
+    let silent = pod.containers_that(|c| setting(c).is_none());
     if of_pod == Some(true) || silent.is_empty() {
         return None;
     }

@@ -61,8 +61,8 @@ impl Order {
     }
 
     fn priority(&self, group: &str, version: &str) -> (i32, i32) {
-        let said = self.0.get(&(group.to_owned(), version.to_owned())).copied();
-        said.or_else(|| priorities::built_in(group, version)).unwrap_or(CUSTOM)
+        let registered = self.0.get(&(group.to_owned(), version.to_owned())).copied();
+        registered.or_else(|| priorities::built_in(group, version)).unwrap_or(CUSTOM)
     }
 
     /// Sorts versions by priority, then by Kubernetes' version order.

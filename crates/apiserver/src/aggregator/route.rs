@@ -74,7 +74,7 @@ async fn pass(
     };
     let host = to.authority();
     let location = Location { to, path };
-    let told = |headers: &mut HeaderMap| {
+    let set_headers = |headers: &mut HeaderMap| {
         set_user(headers, user);
         for (name, value) in [
             ("audit-id", audit_id),
@@ -89,6 +89,6 @@ async fn pass(
             }
         }
     };
-    let passed = proxy::pass(&aggregator.proxy, request, &location, told).await;
+    let passed = proxy::pass(&aggregator.proxy, request, &location, set_headers).await;
     passed.unwrap_or_else(|error| Answer::text(503, format!("error trying to reach service: {error}\n")))
 }

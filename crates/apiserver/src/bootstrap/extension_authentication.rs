@@ -139,13 +139,13 @@ mod tests {
 
     #[test]
     fn every_server_stays_trusted() {
-        let said = |ca: &str, names: &str| json!({"requestheader-client-ca-file": ca, "requestheader-allowed-names": names});
+        let entries = |ca: &str, names: &str| json!({"requestheader-client-ca-file": ca, "requestheader-allowed-names": names});
         let (first, second, expired) = (authority(1), authority(1), authority(-1));
         let now = Timestamp::now();
-        let there = said(&format!("{expired}{first}"), r#"["a","b"]"#);
-        let both = merged(&there, &said(&second, r#"["b","c"]"#), now);
-        assert_eq!(both, said(&format!("{first}{second}"), r#"["a","b","c"]"#));
-        assert_eq!(merged(&both, &said(&first, r#"["a"]"#), now), both, "a restart changes nothing");
-        assert_eq!(merged(&Value::Null, &said(&first, "[]"), now), said(&first, "[]"));
+        let there = entries(&format!("{expired}{first}"), r#"["a","b"]"#);
+        let both = merged(&there, &entries(&second, r#"["b","c"]"#), now);
+        assert_eq!(both, entries(&format!("{first}{second}"), r#"["a","b","c"]"#));
+        assert_eq!(merged(&both, &entries(&first, r#"["a"]"#), now), both, "a restart changes nothing");
+        assert_eq!(merged(&Value::Null, &entries(&first, "[]"), now), entries(&first, "[]"));
     }
 }

@@ -138,12 +138,12 @@ pub async fn answer(proxy: &Proxy, request: &Request) -> Result<Answer, StatusEr
     let is_log = request.info.subresource == "log";
     let switching = upgrade.is_some() && !is_log;
     let rewrite::Proxied { prefix, rest } = rewrite::split(&request.raw_path, &request.info.resource);
-    let told = |headers: &mut HeaderMap| {
+    let set_headers = |headers: &mut HeaderMap| {
         if proxied {
             rewrite::forwarded(headers, &format!("{prefix}{rest}"));
         }
     };
-    let response = send(proxy, request, &location, switching, told).await;
+    let response = send(proxy, request, &location, switching, set_headers).await;
     let response = response.map_err(|failure| unreachable(failure, &request.info.subresource, &location))?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return tunnel(proxy, upgrade, response).map(Answer::Raw);

@@ -107,8 +107,8 @@ pub fn forwarded(headers: &mut HeaderMap, path: &str) {
 /// Adds the client's address to the header, after those of earlier proxies.
 pub fn forwarded_for(headers: &mut HeaderMap, peer: Option<IpAddr>) {
     let Some(peer) = peer else { return };
-    let said = headers.get_all(FORWARDED_FOR).iter().filter_map(|v| v.to_str().ok()).map(str::to_owned);
-    let all: Vec<String> = said.chain([peer.to_canonical().to_string()]).collect();
+    let earlier = headers.get_all(FORWARDED_FOR).iter().filter_map(|v| v.to_str().ok()).map(str::to_owned);
+    let all: Vec<String> = earlier.chain([peer.to_canonical().to_string()]).collect();
     if let Ok(value) = HeaderValue::from_str(&all.join(", ")) {
         headers.insert(FORWARDED_FOR, value);
     }

@@ -146,10 +146,10 @@ mod tests {
     fn use_is_measured_between_two_moments() {
         let node: Node =
             serde_json::from_value(json!({"metadata": {"name": "n1", "labels": {"a": "b"}}})).unwrap();
-        let told = pair((100, 1_000_000_000), (110, 3_500_000_000)).node(&node).unwrap();
-        assert_eq!(told["usage"], json!({"cpu": "250m", "memory": "8Ki"}));
-        assert_eq!(told["window"], "10s");
-        assert_eq!(told["metadata"]["labels"]["a"], "b");
+        let item = pair((100, 1_000_000_000), (110, 3_500_000_000)).node(&node).unwrap();
+        assert_eq!(item["usage"], json!({"cpu": "250m", "memory": "8Ki"}));
+        assert_eq!(item["window"], "10s");
+        assert_eq!(item["metadata"]["labels"]["a"], "b");
         assert_eq!(pair((100, 5), (110, 4)).node(&node), None, "counted anew");
         assert_eq!(pair((100, 5), (100, 6)).node(&node), None, "no time in between");
     }
@@ -166,8 +166,8 @@ mod tests {
                 "state": {"running": {}}})
         };
         let measured = pair((100, 0), (102, 1_000_000));
-        let told = measured.pod(&pod(json!([running("web")]))).unwrap();
-        assert_eq!(told["containers"], json!([{"name": "web", "usage": {"cpu": "500u", "memory": "8Ki"}}]));
+        let item = measured.pod(&pod(json!([running("web")]))).unwrap();
+        assert_eq!(item["containers"], json!([{"name": "web", "usage": {"cpu": "500u", "memory": "8Ki"}}]));
         assert_eq!(measured.pod(&pod(json!([running("web"), running("side")]))), None);
         let mut other = pod(json!([]));
         other.metadata.uid = Some("u2".into());

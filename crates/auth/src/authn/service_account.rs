@@ -156,23 +156,23 @@ impl Tokens {
         if !token.is_signed_by(&self.keys) {
             return Err("invalid signature, no keys found".into());
         }
-        let said: Vec<String> = match &claims["aud"] {
+        let named: Vec<String> = match &claims["aud"] {
             Value::String(one) => vec![one.clone()],
             Value::Array(many) => many.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
             _ => Vec::new(),
         };
-        let said = if said.is_empty() {
+        let named = if named.is_empty() {
             registry.metrics.increment(Metric::LegacyTokens, &[]);
             annotate("authentication.k8s.io/legacy-token", claims["sub"].as_str().unwrap_or(""));
             self.audiences.clone()
         } else {
-            said
+            named
         };
-        let matching: Vec<String> = said.iter().filter(|a| audiences.contains(a)).cloned().collect();
+        let matching: Vec<String> = named.iter().filter(|a| audiences.contains(a)).cloned().collect();
         if matching.is_empty() {
             return Err(format!(
                 "token audiences {} is invalid for the target audiences {}",
-                quoted(&said),
+                quoted(&named),
                 quoted(audiences)
             ));
         }

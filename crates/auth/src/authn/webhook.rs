@@ -95,10 +95,10 @@ fn read(status: &Value, audiences: &[String]) -> Answer {
         return Ok(None);
     }
     let list = |value: &Value| serde_json::from_value::<Vec<String>>(value.clone()).unwrap_or_default();
-    let said = list(&status["audiences"]);
+    let returned = list(&status["audiences"]);
     // A webhook that returns no audiences is not audience-aware; its tokens are valid for this server.
     let matching: Vec<String> =
-        audiences.iter().filter(|a| said.is_empty() || said.contains(a)).cloned().collect();
+        audiences.iter().filter(|a| returned.is_empty() || returned.contains(a)).cloned().collect();
     if matching.is_empty() && !audiences.is_empty() {
         return Ok(None);
     }

@@ -310,12 +310,12 @@ mod tests {
     fn verbs_of_one_thing_are_told_together() {
         let rules = ["get", "list"].map(|v| rule(&[v], &[""], &["secrets"], &[]));
         let other = rule(&["get"], &[""], &["secrets"], &["a"]);
-        let told = compacted([rules.to_vec(), vec![other]].concat());
-        let told: Vec<String> = told.iter().map(describe).collect();
+        let merged = compacted([rules.to_vec(), vec![other]].concat());
+        let merged: Vec<String> = merged.iter().map(describe).collect();
         let want = [
             r#"{APIGroups:[""], Resources:["secrets"], Verbs:["get" "list"]}"#,
             r#"{APIGroups:[""], Resources:["secrets"], ResourceNames:["a"], Verbs:["get"]}"#,
         ];
-        assert_eq!(told, want);
+        assert_eq!(merged, want);
     }
 }

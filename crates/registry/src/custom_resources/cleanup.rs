@@ -70,14 +70,14 @@ async fn empty(resources: &Arc<CustomResources>, served: &Arc<Served>) -> Result
     let everything = Selection::everything(served.stored.clone());
     let watch = cache.watch(None, everything, WatchFrom::Now);
     let mut watcher = watch.map_err(|_| StatusError::internal("the watch cache was filled anew"))?;
-    let mut told = BTreeSet::new();
+    let mut requested = BTreeSet::new();
     loop {
         let left = cache.list(None);
         if left.is_empty() {
             return Ok(());
         }
         for object in left {
-            if !told.insert(object.uid().to_owned()) {
+            if !requested.insert(object.uid().to_owned()) {
                 continue;
             }
             let how = How { options: DeleteOptions::default(), dry_run: false, admitted: true };

@@ -307,18 +307,18 @@ mod tests {
 
     #[test]
     fn a_service_has_to_say_that_it_is_well() {
-        let told = |version: &str, healthz: &str, key_id: &str| {
+        let verdict_of = |version: &str, healthz: &str, key_id: &str| {
             StatusResponse { version: version.into(), healthz: healthz.into(), key_id: key_id.into() }
                 .verdict("k")
         };
-        assert_eq!(told("v2beta1", "ok", "1"), Ok(()));
+        assert_eq!(verdict_of("v2beta1", "ok", "1"), Ok(()));
         for (version, healthz, key_id, why) in [
             ("v2", "sealed", "1", "got unexpected healthz status: sealed"),
             ("v1", "ok", "1", "expected KMSv2 API version v2, got v1"),
             ("v2", "ok", "", "got invalid KMSv2 KeyID: keyID is empty"),
         ] {
             let expected = format!("kmsv2 Provider k is not healthy, error: {why}");
-            assert_eq!(told(version, healthz, key_id), Err(expected));
+            assert_eq!(verdict_of(version, healthz, key_id), Err(expected));
         }
     }
 

@@ -347,8 +347,8 @@ mod tests {
         assert_eq!((refused.code(), refused.message()), (429, VIOLATES));
         let details = refused.0.details.as_ref().unwrap();
         assert_eq!(details.retry_after_seconds, None, "nobody knows when");
-        let told = details.causes.as_ref().unwrap()[0].message.as_deref();
-        assert_eq!(told, Some("The disruption budget b needs 2 healthy pods and has 2 currently"));
+        let cause = details.causes.as_ref().unwrap()[0].message.as_deref();
+        assert_eq!(cause, Some("The disruption budget b needs 2 healthy pods and has 2 currently"));
         let mut stale = budget(1);
         stale["metadata"]["generation"] = 2.into();
         let refused = decremented(&stale, "p", true, "t").unwrap_err();

@@ -56,15 +56,15 @@ impl Issuer {
 }
 
 fn check_audience(rules: &Jwt, claims: &Value) -> Result<(), String> {
-    let said: Vec<&str> = match &claims["aud"] {
+    let named: Vec<&str> = match &claims["aud"] {
         Value::String(one) => vec![one],
         Value::Array(many) => many.iter().filter_map(Value::as_str).collect(),
         _ => Vec::new(),
     };
-    if rules.issuer.audiences.iter().any(|a| said.contains(&a.as_str())) {
+    if rules.issuer.audiences.iter().any(|a| named.contains(&a.as_str())) {
         return Ok(());
     }
-    Err(format!("oidc: expected audience in {:?} got {said:?}", rules.issuer.audiences))
+    Err(format!("oidc: expected audience in {:?} got {named:?}", rules.issuer.audiences))
 }
 
 fn check_time(claims: &Value, now: i64) -> Result<(), String> {
