@@ -1,5 +1,6 @@
-//! Takes upstream's descriptions of types and fields out of the schemas of `k8s-openapi` and packs them: as code they
-//! would be megabytes of the program, and minutes of its build.
+//! Extracts upstream's descriptions of types and fields from the schemas of `k8s-openapi` and packs them: as code
+//! they
+//! would add megabytes to the program and minutes to its build.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -17,7 +18,7 @@ use serde_json::Value;
 
 macro_rules! kinds {
     ($($ty:ty, $namespaced:literal;)*) => {
-        /// Lets the generator describe every kind, with all that is in it.
+        /// Makes the generator describe every kind and the types it contains.
         fn describe_all(generator: &mut SchemaGenerator) {
             $( let _ = generator.subschema_for::<$ty>(); )*
         }
@@ -49,10 +50,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What a schema says in words, of itself and of its fields.
+/// Returns the descriptions of a schema and of its fields.
 fn described(schema: &Value) -> Value {
     let text = |schema: &Value| {
-        // A reference's own words stand beside what it refers to.
+        // The description of a reference is beside `$ref`, or in `allOf`.
         schema.get("description").or_else(|| schema.pointer("/allOf/0/description")).cloned()
     };
     let mut words = serde_json::Map::new();

@@ -1,10 +1,10 @@
-//! IP addresses and networks: what fields accept, old ones and new ones, and what they warn of.
+//! IP addresses and networks: parsing, validation of strict and legacy fields, and warnings.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 
-/// An address in any form that was ever accepted: IPv4 numbers may have leading zeros.
+/// Parses an address in any form that a field ever accepted: IPv4 octets may have leading zeros.
 pub fn parse_ip(value: &str) -> Option<IpAddr> {
     if value.contains(':') {
         return value.parse().ok();
@@ -22,7 +22,7 @@ pub fn parse_ip(value: &str) -> Option<IpAddr> {
     parts.next().is_none().then(|| IpAddr::from(octets))
 }
 
-/// An IPv4 address in IPv6 form is the IPv4 address.
+/// Maps an IPv4-mapped IPv6 address to the IPv4 address; other addresses stay as they are.
 fn plain(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),
@@ -34,7 +34,7 @@ fn is_mapped(address: IpAddr) -> bool {
     plain(address) != address
 }
 
-/// An address as fields accept it that may be in any form: `FE80::0` for `fe80::`.
+/// Validates an address that need not be in canonical form (`FE80::0` for `fe80::`) and returns it.
 pub fn ip(errors: &mut ErrorList, path: &Path, value: &str) -> Option<IpAddr> {
     let Some(address) = parse_ip(value) else {
         let problem = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
@@ -49,7 +49,7 @@ pub fn ip(errors: &mut ErrorList, path: &Path, value: &str) -> Option<IpAddr> {
     Some(plain(address))
 }
 
-/// An address in the one form that newer fields accept.
+/// Validates an address that must be in canonical form, as newer fields require, and returns it.
 pub fn canonical_ip(errors: &mut ErrorList, path: &Path, value: &str) -> Option<IpAddr> {
     let before = errors.0.len();
     let address = ip(errors, path, value)?;
@@ -60,7 +60,7 @@ pub fn canonical_ip(errors: &mut ErrorList, path: &Path, value: &str) -> Option<
     Some(address)
 }
 
-/// A warning for an address that is written in an unusual way.
+/// Returns a warning for an address in a legacy or non-canonical form.
 pub fn ip_warning(path: &Path, value: &str) -> Option<String> {
     let address = parse_ip(value)?;
     let strict = value.parse::<IpAddr>().ok();
@@ -73,16 +73,16 @@ pub fn ip_warning(path: &Path, value: &str) -> Option<String> {
     })
 }
 
-/// A network: an address and how many of its bits are fixed.
+/// A network: an address and the length of its prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Network {
-    /// As it was written, with bits beyond the prefix.
+    /// As the field spells it; bits beyond the prefix may be set.
     pub address: IpAddr,
     pub bits: u8,
 }
 
 impl Network {
-    /// A network in any form that was ever accepted.
+    /// Parses a network in any form that a field ever accepted.
     pub fn parse(value: &str) -> Option<Self> {
         let (address, bits) = value.split_once('/')?;
         let address = parse_ip(address)?;
@@ -93,7 +93,7 @@ impl Network {
         Some(Self { address, bits })
     }
 
-    /// The network's first address.
+    /// Returns the network's first address: all bits beyond the prefix are zero.
     pub fn first(&self) -> IpAddr {
         let fixed = |size: u32| size - u32::from(self.bits).min(size);
         match self.address {
@@ -112,7 +112,7 @@ impl Network {
             && Self { bits: self.bits, ..*other }.first() == self.first()
     }
 
-    /// The form in which it is usually written.
+    /// Returns the canonical form.
     pub fn canonical(&self) -> String {
         let (first, bits) = (self.first(), self.bits);
         match first {
@@ -134,7 +134,7 @@ fn has_leading_zeros(value: &str) -> bool {
     })
 }
 
-/// A network as fields accept it whose address may be in any form.
+/// Validates a network whose address need not be in canonical form, and returns it.
 pub fn cidr(errors: &mut ErrorList, path: &Path, value: &str) -> Option<Network> {
     let Some(network) = Network::parse(value) else {
         let problem = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
@@ -154,7 +154,7 @@ pub fn cidr(errors: &mut ErrorList, path: &Path, value: &str) -> Option<Network>
     Some(network)
 }
 
-/// A network in the one form that newer fields accept.
+/// Validates a network that must be in canonical form, as newer fields require, and returns it.
 pub fn canonical_cidr(errors: &mut ErrorList, path: &Path, value: &str) -> Option<Network> {
     let before = errors.0.len();
     let network = cidr(errors, path, value)?;
@@ -166,7 +166,7 @@ pub fn canonical_cidr(errors: &mut ErrorList, path: &Path, value: &str) -> Optio
     Some(network)
 }
 
-/// Warnings for a network that is written in an unusual way.
+/// Returns warnings for a network in a legacy or non-canonical form.
 pub fn cidr_warnings(path: &Path, value: &str) -> Vec<String> {
     let Some(network) = Network::parse(value) else { return Vec::new() };
     let canonical = network.canonical();

@@ -23,7 +23,7 @@ macro_rules! kinds {
             }
 
             fn encode(&self) -> Vec<u8> {
-                // Writing plain structs with string keys to memory has no way to fail.
+                // Serializing plain structs with string keys into memory cannot fail.
                 serde_json::to_vec(self).unwrap_or_default()
             }
 
@@ -37,7 +37,7 @@ macro_rules! kinds {
         }
     )*
 
-        /// Makes the typed view of an object of this resource, where it has a type here.
+        /// Decodes the typed view of an object, if this crate has a type for its resource.
         fn typed_view(types: &ResourceType, object: &Object) -> Result<(), DecodeError> {
             let wanted = (types.group, types.version, types.kind);
             $(
@@ -50,11 +50,12 @@ macro_rules! kinds {
     };
 }
 
-/// Whether the object fits its type, and all types that validation asked for. What does not has passed validation
-/// unseen, and has to be refused.
+/// Checks that the object decodes into its type, and into every type that validation asked for. Validation does
+/// not see
+/// an object that does not decode and reports no errors for it, so the caller has to refuse it.
 ///
 /// # Errors
-/// Why it does not fit.
+/// Why the object does not decode.
 pub fn readable(types: &ResourceType, object: &Object) -> Result<(), String> {
     if let Some(why) = object.unreadable() {
         return Err(why);

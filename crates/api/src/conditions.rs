@@ -34,7 +34,7 @@ fn validate_one(errors: &mut ErrorList, path: &Path, condition: &Condition) {
         let problem = "must be greater than or equal to zero";
         errors.push(Error::invalid(&path.child("observedGeneration"), generation, problem));
     }
-    // A time that is left out decodes as the beginning of the epoch.
+    // A missing time decodes as the Unix epoch.
     if condition.last_transition_time.0 == jiff::Timestamp::UNIX_EPOCH {
         errors.push(Error::required(&path.child("lastTransitionTime"), ""));
     }

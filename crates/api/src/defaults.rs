@@ -1,4 +1,4 @@
-//! Setting what was left out of a JSON object; null counts as left out, as it does upstream.
+//! Helpers that set missing fields of a JSON object; null counts as missing, as it does upstream.
 
 use serde_json::{Map, Value};
 
@@ -26,22 +26,22 @@ pub fn blank(fields: &mut Fields, name: &str, value: impl Into<Value>) {
     }
 }
 
-/// The string at this field, empty when there is none.
+/// Returns the string in this field, or an empty one.
 pub fn text<'a>(fields: &'a Fields, name: &str) -> &'a str {
     fields.get(name).and_then(Value::as_str).unwrap_or("")
 }
 
-/// The object at this field, made when it is missing.
+/// Returns the object in this field; creates it if it is missing.
 pub fn child<'a>(fields: &'a mut Fields, name: &str) -> &'a mut Fields {
     object(fields.entry(name).or_insert(Value::Null))
 }
 
-/// The object at this field, if it is there.
+/// Returns the object in this field, if it exists.
 pub fn existing<'a>(fields: &'a mut Fields, name: &str) -> Option<&'a mut Fields> {
     fields.get_mut(name).and_then(Value::as_object_mut)
 }
 
-/// The objects in the list at this field.
+/// Returns the objects of the list in this field.
 pub fn items<'a>(fields: &'a mut Fields, name: &str) -> impl Iterator<Item = &'a mut Fields> {
     let list = fields.get_mut(name).and_then(Value::as_array_mut);
     list.into_iter().flatten().filter_map(Value::as_object_mut)

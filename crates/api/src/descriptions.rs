@@ -1,4 +1,4 @@
-//! What the API's types and fields mean, in upstream's words, for `kubectl explain`; packed by the build script.
+//! Upstream's descriptions of the API's types and fields, for `kubectl explain`; the build script packs them.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 const PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptions.json.gz"));
 
-/// By definition name (`io.k8s.api.core.v1.Pod`): `description`, and `properties` with a `description` each. Unpacked
-/// anew at each call: they are large, and wanted once.
+/// Returns the descriptions by definition name (`io.k8s.api.core.v1.Pod`): `description`, and `properties` with a
+/// `description` each. Each call unpacks them again: they are large and needed once.
 pub fn definitions() -> BTreeMap<String, Value> {
-    // What the build packed can be unpacked: a test sees to it.
+    // The build script packed this, so that unpacking succeeds; a test checks it.
     serde_json::from_reader(GzDecoder::new(PACKED)).unwrap_or_default()
 }
 

@@ -1,13 +1,13 @@
-//! A unified diff of two objects' JSON, as error messages show what an update changed.
+//! A unified diff of the JSON of two objects, for error messages that show what an update changed.
 
 use serde::Serialize;
 use serde_json::ser::{PrettyFormatter, Serializer};
 
 const CONTEXT: usize = 3;
-/// Above this many lines on either side, the changed middle is shown as one block.
+/// If the changed middle has more lines than this on either side, it is shown as one block.
 const MAX_LINES: usize = 2000;
 
-/// `@@ -1,7 +1,7 @@` and the lines, with three lines around each change; empty when nothing differs.
+/// Returns hunks (`@@ -1,7 +1,7 @@`) with three lines of context around each change; empty if nothing differs.
 pub fn unified(old: &impl Serialize, new: &impl Serialize) -> String {
     let (old, new) = (pretty(old), pretty(new));
     let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
@@ -37,7 +37,7 @@ pub fn unified(old: &impl Serialize, new: &impl Serialize) -> String {
     out
 }
 
-/// JSON with one field a line, indented by one space.
+/// Returns JSON with one field per line, indented by one space.
 fn pretty(value: &impl Serialize) -> String {
     let mut out = Vec::new();
     let formatter = PrettyFormatter::with_indent(b" ");
@@ -47,7 +47,7 @@ fn pretty(value: &impl Serialize) -> String {
     }
 }
 
-/// Lines count from 1; an empty range names the line before it.
+/// Formats the range of a hunk header. Lines count from 1; an empty range names the line before it.
 fn range(start: usize, length: usize) -> String {
     match length {
         0 => format!("{start},0"),
@@ -63,7 +63,7 @@ enum Edit<'a> {
     Add(&'a str),
 }
 
-/// Runs of edits with their context, merged where they touch.
+/// Returns the ranges of edits, each with its context; ranges that touch are merged.
 fn hunks(edits: &[Edit<'_>]) -> Vec<std::ops::Range<usize>> {
     let mut hunks: Vec<std::ops::Range<usize>> = Vec::new();
     for (i, _) in edits.iter().enumerate().filter(|(_, e)| !matches!(e, Edit::Keep(_))) {
@@ -76,7 +76,7 @@ fn hunks(edits: &[Edit<'_>]) -> Vec<std::ops::Range<usize>> {
     hunks
 }
 
-/// The shortest way from one to the other, removals before additions.
+/// Returns the shortest edit script from `old` to `new`, removals before additions.
 fn edits<'a>(old: &[&'a str], new: &[&'a str]) -> Vec<Edit<'a>> {
     let same_start = old.iter().zip(new).take_while(|(a, b)| a == b).count();
     let (old_rest, new_rest) = (&old[same_start..], &new[same_start..]);
@@ -94,7 +94,7 @@ fn edits<'a>(old: &[&'a str], new: &[&'a str]) -> Vec<Edit<'a>> {
     out
 }
 
-/// Longest common subsequence by table.
+/// Adds the edits between two texts, from the table of their longest common subsequences.
 fn middle<'a>(old: &[&'a str], new: &[&'a str], out: &mut Vec<Edit<'a>>) {
     let width = new.len() + 1;
     let mut common = vec![0u16; (old.len() + 1) * width];

@@ -1,6 +1,9 @@
-//! Fields of features that are off in 1.37, or that are not here: they are not kept, and who sets one is warned.
+//! Fields that are removed from objects, because their feature is off in 1.37 or not implemented. A request that
+//! sets
+//! one gets a warning.
 //!
-//! Upstream drops such fields without a word. Source: `dropDisabledFields` of pkg/registry and pkg/api in Kubernetes 1.37.
+//! Upstream drops such fields without a warning. Source: `dropDisabledFields` of pkg/registry and pkg/api in
+//! Kubernetes 1.37.
 
 use serde_json::Value;
 
@@ -8,14 +11,15 @@ use crate::core::pod::pod_spec_of;
 use crate::defaults::Fields;
 use crate::kind::ResourceType;
 
-/// A field that is not kept, and the feature gate that it belongs to.
+/// A field that is removed, and the feature gate that it belongs to.
 struct Dropped {
-    /// Names joined by dots; `a|b` stands for either, `a[*]` for the elements of a list, `a{*}` for the values of a map.
+    /// Field names joined by dots; `a|b` matches either, `a[*]` the elements of a list, `a{*}` the values of a
+    /// map.
     path: &'static str,
     gate: &'static str,
 }
 
-/// Below the spec of a pod.
+/// Fields of pod specs.
 const OF_PODS: &[Dropped] = &[
     dropped("evictionResponders", "EvictionRequestAPI"),
     dropped("volumes[*].emptyDir.mode", "EmptyDirVolumeMode"),
@@ -48,7 +52,7 @@ const OF_PODS: &[Dropped] = &[
     dropped("containers|initContainers|ephemeralContainers[*].lifecycle.stopSignal", "ContainerStopSignals"),
 ];
 
-/// By group and plural, from the object's root.
+/// Fields of other resources, by group and plural; paths begin at the object's root.
 const OF_OTHERS: &[(&str, &str, &[Dropped])] = &[
     (
         "",
@@ -105,7 +109,7 @@ const fn dropped(path: &'static str, gate: &'static str) -> Dropped {
     Dropped { path, gate }
 }
 
-/// Removes what is not kept, and says of each field that it is not.
+/// Removes the fields and returns one warning for each that was set.
 pub fn drop_fields(types: ResourceType, object: &mut Value) -> Vec<String> {
     let mut out = Vec::new();
     if let Some(at) = pod_spec_of(types)
@@ -123,7 +127,7 @@ pub fn drop_fields(types: ResourceType, object: &mut Value) -> Vec<String> {
     out
 }
 
-/// As [`drop_fields`], of the spec of a pod.
+/// Removes the fields of a pod spec, without warnings.
 pub fn drop_from_pod(spec: &mut Fields) {
     let mut value = Value::Object(std::mem::take(spec));
     OF_PODS.iter().for_each(|field| remove(&mut value, field.path, field.gate, &mut Vec::new()));
@@ -132,12 +136,14 @@ pub fn drop_from_pod(spec: &mut Fields) {
     }
 }
 
-/// The gates that fields are dropped for.
+/// Returns the feature gates that fields are removed for.
 pub fn gates() -> impl Iterator<Item = &'static str> {
     OF_PODS.iter().chain(OF_OTHERS.iter().flat_map(|(.., fields)| *fields)).map(|field| field.gate)
 }
 
-/// Removes what the path leads to. Where nothing is found, which is nearly always, no text is made.
+/// Removes the fields that the path matches and adds a warning for each that was not empty. Allocates nothing if
+/// no
+/// field matches, which is nearly always the case.
 fn remove(value: &mut Value, path: &str, gate: &str, out: &mut Vec<String>) {
     let (first, rest) = path.split_once('.').unwrap_or((path, ""));
     let names = first.trim_end_matches("[*]").trim_end_matches("{*}");
@@ -166,7 +172,7 @@ fn remove(value: &mut Value, path: &str, gate: &str, out: &mut Vec<String>) {
     }
 }
 
-/// As `remove`, one step down: what is found gets this step before its path.
+/// Calls `remove` for a child and prefixes the new warnings with the step that leads to it.
 fn below(value: &mut Value, path: &str, gate: &str, out: &mut Vec<String>, step: impl Fn() -> String) {
     let before = out.len();
     remove(value, path, gate, out);
@@ -226,7 +232,7 @@ mod tests {
         }
     }
 
-    /// Whether each of the names that the path may take is a field of the type.
+    /// Returns whether every name that the path may take is a field of the type.
     fn leads(of: &'static Struct, path: &str) -> bool {
         let (first, rest) = path.split_once('.').unwrap_or((path, ""));
         let names = first.trim_end_matches("[*]").trim_end_matches("{*}");

@@ -1,9 +1,10 @@
-//! Features that are off by default and decide which fields the API takes: set once, when the process starts, and read
-//! wherever objects are defaulted.
+//! Feature gates that are off by default and decide which fields the API accepts. They are set once, when the
+//! process
+//! starts, and read wherever objects are defaulted.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A feature of the whole process.
+/// A feature gate of the whole process.
 #[derive(Debug)]
 pub struct Gate(AtomicBool);
 
@@ -13,7 +14,7 @@ pub static GENERIC_WORKLOAD: Gate = Gate(AtomicBool::new(false));
 /// The API server elects the holders of leases among candidates (KEP-4355).
 pub static COORDINATED_LEADER_ELECTION: Gate = Gate(AtomicBool::new(false));
 
-/// API servers tell in which versions they store resources (KEP-2339).
+/// API servers publish the versions in which they store resources (KEP-2339).
 pub static STORAGE_VERSION_API: Gate = Gate(AtomicBool::new(false));
 
 impl Gate {

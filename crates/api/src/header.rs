@@ -10,7 +10,7 @@ pub struct Header {
     pub namespace: Box<str>,
     pub name: Box<str>,
     pub uid: Box<str>,
-    /// 0 when the JSON carries none.
+    /// 0 if the JSON has none.
     pub resource_version: u64,
     /// Sorted by key.
     labels: Box<[(Box<str>, Box<str>)]>,
@@ -19,7 +19,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads the header; `selectable` are dotted paths of scalar fields, such as `spec.nodeName`.
+    /// Parses the header; `selectable` are dotted paths of scalar fields, such as `spec.nodeName`.
     pub fn parse(json: &[u8], selectable: &[&'static str]) -> Result<Self, serde_json::Error> {
         let mut found =
             Found { selectable, header: Header::default(), labels: Vec::new(), fields: Vec::new() };
@@ -39,12 +39,12 @@ impl Header {
         Some(&self.labels[at].1)
     }
 
-    /// All labels, sorted by key.
+    /// Returns all labels, sorted by key.
     pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
         self.labels.iter().map(|(k, v)| (&**k, &**v))
     }
 
-    /// The value of a selectable field; `metadata.name` and `metadata.namespace` always exist.
+    /// Returns the value of a selectable field; `metadata.name` and `metadata.namespace` always exist.
     pub fn field(&self, path: &str) -> Option<&str> {
         match path {
             "metadata.name" => Some(&self.name),
@@ -164,7 +164,7 @@ impl<'de> Visitor<'de> for Walk<'_, '_> {
     }
 }
 
-/// Reads a map key straight onto the path, so that keys cost no allocation.
+/// Appends a map key to the path while it is decoded, so that keys cost no allocation.
 struct AppendKey<'a> {
     path: &'a mut String,
     mark: usize,

@@ -1,13 +1,16 @@
-//! Names that live as long as the process: what API groups, versions, kinds, resources and fields are called.
+//! Interned names of API groups, versions, kinds, resources and fields, which live as long as the process.
 //!
-//! Descriptors of resources hold `&'static str`. Those of custom resources come at run time, so that their names are
-//! kept here, each distinct one once: a CustomResourceDefinition that is updated, or deleted and made again, adds
-//! nothing. What can be kept is limited; beyond it a resource cannot be served, and is told so.
+//! Resource descriptors hold `&'static str`. The names of custom resources arrive at run time, so that each
+//! distinct
+//! name is leaked once: updating a CustomResourceDefinition, or deleting and recreating it, adds nothing. The
+//! total
+//! size is limited; once it is reached, a custom resource with new names is not served, and its status says so.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of all names together. A cluster has some hundred resources of some hundred bytes each.
+/// Limit of all names together, in bytes. A cluster has some hundred resources with some hundred bytes of names
+/// each.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 
 #[derive(Default)]
@@ -21,7 +24,7 @@ static KEPT: Mutex<Kept> = Mutex::new(Kept { names: BTreeSet::new(), lists: BTre
 
 impl Kept {
     fn takes(&mut self, bytes: usize) -> bool {
-        // What the sets themselves need for an entry counts as well.
+        // Counts the memory that the sets need per entry, too.
         let bytes = bytes + 32;
         let fits = self.bytes + bytes <= MAX_BYTES;
         self.bytes += if fits { bytes } else { 0 };
@@ -41,12 +44,12 @@ impl Kept {
     }
 }
 
-/// The name as one that lives as long as the process; `None` when too many are kept already.
+/// Returns the interned name; `None` if the limit is reached.
 pub fn name(name: &str) -> Option<&'static str> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner).name(name)
 }
 
-/// The names as a list that lives as long as the process; `None` when too many are kept already.
+/// Returns the interned list of names; `None` if the limit is reached.
 pub fn names<'a>(list: impl IntoIterator<Item = &'a str>) -> Option<&'static [&'static str]> {
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     let list: Vec<&'static str> = list.into_iter().map(|n| kept.name(n)).collect::<Option<_>>()?;

@@ -1,4 +1,4 @@
-//! What a typed API object can do: name its resource, decode, encode, show its metadata.
+//! The trait of typed API objects: the names of their resource, decoding, encoding, metadata.
 
 use std::fmt::Debug;
 
@@ -17,12 +17,12 @@ pub struct ResourceType {
 }
 
 impl ResourceType {
-    /// `v1`, `apps/v1`.
+    /// Returns `v1` or `apps/v1`.
     pub fn api_version(&self) -> String {
         api_version(self.group, self.version)
     }
 
-    /// The form that error messages use: `pods`, `deployments.apps`.
+    /// Returns the form that error messages use: `pods`, `deployments.apps`.
     pub fn group_resource(&self) -> GroupResource {
         GroupResource::new(self.group, self.plural)
     }
@@ -31,7 +31,7 @@ impl ResourceType {
         GroupVersionKind::new(self.group, self.version, self.kind)
     }
 
-    /// The URL path of the collection, or of one object: `/apis/apps/v1/namespaces/ns/deployments/name`.
+    /// Returns the URL path of the collection or of one object: `/apis/apps/v1/namespaces/ns/deployments/name`.
     pub fn path(&self, namespace: Option<&str>, name: Option<&str>) -> String {
         let mut path = if self.group.is_empty() {
             format!("/api/{}", self.version)
@@ -52,7 +52,7 @@ impl ResourceType {
     }
 }
 
-/// JSON that does not fit the type, or is not JSON.
+/// The bytes are not JSON, or the JSON does not fit the type.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot decode {kind}")]
 pub struct DecodeError {
@@ -65,32 +65,32 @@ pub struct DecodeError {
 pub trait Kind: Clone + Default + Debug + PartialEq + Send + Sync + 'static {
     const RESOURCE: ResourceType;
 
-    /// From JSON.
+    /// Decodes JSON.
     fn decode(bytes: &[u8]) -> Result<Self, DecodeError>;
 
-    /// To JSON, with `apiVersion` and `kind`.
+    /// Encodes the object as JSON, with `apiVersion` and `kind`.
     fn encode(&self) -> Vec<u8>;
 
     fn meta(&self) -> &ObjectMeta;
 
     fn meta_mut(&mut self) -> &mut ObjectMeta;
 
-    /// `metadata.name`, or the empty string.
+    /// Returns `metadata.name`, or the empty string.
     fn name(&self) -> &str {
         self.meta().name.as_deref().unwrap_or("")
     }
 
-    /// `metadata.namespace`, or the empty string.
+    /// Returns `metadata.namespace`, or the empty string.
     fn namespace(&self) -> &str {
         self.meta().namespace.as_deref().unwrap_or("")
     }
 
-    /// `metadata.uid`, or the empty string.
+    /// Returns `metadata.uid`, or the empty string.
     fn uid(&self) -> &str {
         self.meta().uid.as_deref().unwrap_or("")
     }
 
-    /// `namespace/name`, or the bare name of a cluster-scoped object.
+    /// Returns the key: `namespace/name`, or the bare name of a cluster-scoped object.
     fn key(&self) -> ObjectKey {
         ObjectKey::new(self.namespace(), self.name())
     }

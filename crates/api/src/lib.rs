@@ -1,6 +1,6 @@
-//! The Kubernetes API kinds as Knarr sees them: typed codecs, held objects, defaulting, validation, columns. No I/O.
+//! The Kubernetes API kinds: typed codecs, held objects, defaulting, validation, table columns. No I/O.
 //!
-//! The types themselves come from `k8s-openapi`; nothing here writes a type by hand.
+//! The types themselves come from `k8s-openapi`; nothing here defines an API type by hand.
 
 pub mod addresses;
 pub mod codec;

@@ -1,18 +1,20 @@
-//! Where the members of an object stand in compact JSON, found without parsing what is in them.
+//! Finds the byte ranges of an object's members in compact JSON without parsing the values.
 
 use std::ops::Range;
 
-/// A member of an object: its name as it is written, and where it stands.
+/// A member of a JSON object: its name as written, and its byte ranges.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member<'j> {
     pub name: &'j [u8],
-    /// From the name's quote to the end of the value.
+    /// From the opening quote of the name to the end of the value.
     pub whole: Range<usize>,
     pub value: Range<usize>,
 }
 
 impl Member<'_> {
-    /// With the comma behind it, or with the one before it where it is the last; `None` where the text breaks off.
+    /// Returns the range with the following comma, or with the preceding one for the last member; `None` if the
+    /// text is
+    /// truncated.
     pub fn with_comma(&self, json: &[u8]) -> Option<Range<usize>> {
         let Range { start, end } = self.whole;
         Some(match (json.get(end)?, json.get(start.checked_sub(1)?)?) {
@@ -23,7 +25,7 @@ impl Member<'_> {
     }
 }
 
-/// Goes through the members of one object in their order. Text that is not compact JSON ends it early.
+/// Iterates over the members of one object in order. Ends early if the text is not compact JSON.
 #[derive(Debug, Clone)]
 pub struct Members<'j> {
     json: &'j [u8],
@@ -31,7 +33,7 @@ pub struct Members<'j> {
 }
 
 impl<'j> Members<'j> {
-    /// Of the object whose brace stands at `at`.
+    /// Creates an iterator over the object whose opening brace is at `at`.
     pub fn new(json: &'j [u8], at: usize) -> Self {
         Self { json, at: at + 1 }
     }
@@ -58,7 +60,7 @@ impl<'j> Iterator for Members<'j> {
     }
 }
 
-/// Behind the string that begins at `at`.
+/// Returns the offset after the string that begins at `at`.
 fn after_string(json: &[u8], at: usize) -> usize {
     let mut i = at + 1;
     while let Some(byte) = json.get(i) {
@@ -71,7 +73,7 @@ fn after_string(json: &[u8], at: usize) -> usize {
     json.len()
 }
 
-/// Behind the value that begins at `at`.
+/// Returns the offset after the value that begins at `at`.
 fn after_value(json: &[u8], at: usize) -> usize {
     let (mut i, mut depth) = (at, 0usize);
     while let Some(byte) = json.get(i) {

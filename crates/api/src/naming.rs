@@ -1,4 +1,4 @@
-//! The name rules that resources choose from; each takes a name, or with `prefix` a generateName.
+//! The name rules that resources choose from. Each checks a name or, with `prefix`, a generateName.
 
 use knarr_apimachinery::names;
 
@@ -6,17 +6,17 @@ fn masked(name: &str, prefix: bool) -> String {
     if prefix { names::mask_trailing_dash(name) } else { name.to_owned() }
 }
 
-/// A DNS-1123 subdomain: most resources.
+/// Requires a DNS-1123 subdomain: most resources.
 pub fn subdomain(name: &str, prefix: bool) -> Vec<String> {
     names::dns1123_subdomain(&masked(name, prefix))
 }
 
-/// A DNS-1123 label: namespaces and services.
+/// Requires a DNS-1123 label: namespaces and services.
 pub fn label(name: &str, prefix: bool) -> Vec<String> {
     names::dns1123_label(&masked(name, prefix))
 }
 
-/// Anything that is safe in a URL path: RBAC, events.
+/// Requires a segment of a URL path: RBAC, events.
 pub fn path_segment(name: &str, prefix: bool) -> Vec<String> {
     if prefix { names::path_segment_prefix(name) } else { names::path_segment_name(name) }
 }

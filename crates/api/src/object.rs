@@ -1,4 +1,5 @@
-//! An object as Knarr holds it: the very bytes that the store holds, with a small parsed header and a typed view made
+//! An object in memory: the JSON exactly as the store holds it, a small parsed header, and a typed view that is
+//! decoded
 //! on demand.
 
 use std::any::Any;
@@ -16,16 +17,16 @@ use crate::header::Header;
 use crate::kind::{DecodeError, Kind, ObjectKey};
 use crate::members::Members;
 
-/// One revision of an API object, shared by everyone who looks at it.
+/// One revision of an API object, shared by all its readers.
 ///
-/// Its JSON carries `apiVersion`, `kind` and `metadata.resourceVersion`. It never changes.
+/// Its JSON has `apiVersion`, `kind` and `metadata.resourceVersion`. It never changes.
 pub struct Object {
-    /// Complete, or as it is stored: without the resourceVersion, which is then told at `version_at`.
+    /// Complete JSON, or the stored JSON without the resourceVersion, which then belongs at offset `version_at`.
     text: Bytes,
     version_at: Option<usize>,
     header: Header,
     typed: RwLock<Option<Arc<dyn Any + Send + Sync>>>,
-    /// Somebody has asked for the typed view since [`Object::rest`] was called last.
+    /// Whether the typed view was requested since the last call of [`Object::rest`].
     asked: AtomicBool,
 }
 
@@ -34,14 +35,14 @@ impl Object {
         Self { text, version_at, header, typed: RwLock::default(), asked: AtomicBool::new(false) }
     }
 
-    /// From complete JSON. `selectable` are the field paths that field selectors may ask for.
+    /// Creates an object from complete JSON. `selectable` are the field paths that field selectors may use.
     pub fn new(json: Bytes, selectable: &[&'static str]) -> Result<Self, serde_json::Error> {
         let header = Header::parse(&json, selectable)?;
         Ok(Self::held(json, None, header))
     }
 
-    /// From JSON as it is stored, compact and without a resourceVersion: its metadata says `revision` from now on, or
-    /// nothing if that is 0. The bytes are shared, not copied.
+    /// Creates an object from JSON as it is stored: compact and without a resourceVersion. `revision` becomes its
+    /// resourceVersion; 0 means that it has none. The bytes are shared, not copied.
     pub fn from_stored(
         json: Bytes,
         revision: u64,
@@ -55,19 +56,19 @@ impl Object {
         Ok(Self::held(json, version_at, header))
     }
 
-    /// The same object under another resourceVersion; `None` for one that was not stored.
+    /// Returns the same object with another resourceVersion; `None` for an object that was not stored.
     pub fn at_version(&self, revision: u64) -> Option<Self> {
         let mut header = self.header.clone();
         header.resource_version = revision;
         Some(Self::held(self.text.clone(), Some(self.version_at?), header))
     }
 
-    /// A typed object, encoded.
+    /// Encodes a typed object.
     pub fn from_typed<K: Kind>(object: &K) -> Result<Self, serde_json::Error> {
         Self::new(Bytes::from(object.encode()), &[])
     }
 
-    /// The whole JSON; put together at each call for objects from the store, a copy of some kilobytes.
+    /// Returns the complete JSON. For objects from the store, each call assembles a copy of some kilobytes.
     pub fn json(&self) -> Bytes {
         if self.version_at.is_none() {
             return self.text.clone();
@@ -77,12 +78,12 @@ impl Object {
         whole.into()
     }
 
-    /// Whether these are the very bytes that are held, not a copy of them.
+    /// Returns whether `json` is the held buffer itself, not a copy of it.
     pub fn shares(&self, json: &Bytes) -> bool {
         self.text.as_ptr() == json.as_ptr() && self.text.len() == json.len()
     }
 
-    /// The length of the whole JSON, in bytes.
+    /// Returns the length of the complete JSON in bytes.
     pub fn json_len(&self) -> usize {
         let Some(at) = self.version_at.filter(|_| self.header.resource_version > 0) else {
             return self.text.len();
@@ -92,17 +93,17 @@ impl Object {
         self.text.len() + "\"resourceVersion\":\"\"".len() + digits + comma
     }
 
-    /// Writes the whole JSON.
+    /// Writes the complete JSON.
     pub fn put_json(&self, out: &mut impl BufMut) {
         self.put_part(0..self.text.len(), out);
     }
 
-    /// The bytes that are held: the JSON, but for the resourceVersion of objects from the store.
+    /// Returns the held bytes: the JSON, without the resourceVersion for objects from the store.
     pub fn text(&self) -> &[u8] {
         &self.text
     }
 
-    /// Writes what stands in this part of the text, and the resourceVersion where it belongs there.
+    /// Writes this part of the held bytes, and inserts the resourceVersion if its offset lies in the part.
     pub fn put_part(&self, part: Range<usize>, out: &mut impl BufMut) {
         match self.version_at.filter(|at| part.contains(at)) {
             Some(at) => {
@@ -118,7 +119,7 @@ impl Object {
         self.text.get(part).unwrap_or_default()
     }
 
-    /// The member that `metadata` begins with.
+    /// Returns the resourceVersion member, which is inserted at the beginning of `metadata`.
     fn version(&self, at: usize) -> String {
         if self.header.resource_version == 0 {
             return String::new();
@@ -152,7 +153,8 @@ impl Object {
         ObjectKey::new(&self.header.namespace, &self.header.name)
     }
 
-    /// The typed view, without managedFields; decoded once and shared by all who ask for the same type.
+    /// Returns the typed view, without managedFields; it is decoded once and shared by all callers of the same
+    /// type.
     pub fn typed<K: Kind>(&self) -> Result<Arc<K>, DecodeError> {
         self.asked.store(true, Ordering::Relaxed);
         let held = self.typed.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -162,12 +164,12 @@ impl Object {
             None => Arc::new(self.noted(self.decode::<K>())?),
         };
         let mut typed = self.typed.write().unwrap_or_else(PoisonError::into_inner);
-        // Who decoded at the same time shares what was first.
+        // If two callers decoded at the same time, both use the view that was stored first.
         let first = typed.get_or_insert_with(|| Arc::<K>::clone(&view));
         Ok(Arc::clone(first).downcast::<K>().unwrap_or(view))
     }
 
-    /// Remembers, in place of the view, that there is none.
+    /// Stores a decoding error in place of the view.
     fn noted<K>(&self, decoded: Result<K, DecodeError>) -> Result<K, DecodeError> {
         if let Err(error) = &decoded {
             let why = Unreadable(error.source.to_string());
@@ -176,8 +178,9 @@ impl Object {
         decoded
     }
 
-    /// Why the typed view that somebody asked for could not be made, if so. Validation that found no errors has then
-    /// not looked at the object.
+    /// Returns why the typed view could not be decoded, if a caller asked for it and it failed. Validation that
+    /// found no
+    /// errors has then not seen the object.
     pub fn unreadable(&self) -> Option<String> {
         let held = self.typed.read().unwrap_or_else(PoisonError::into_inner).clone();
         held.and_then(|view| view.downcast::<Unreadable>().ok()).map(|why| why.0.clone())
@@ -194,20 +197,21 @@ impl Object {
         Ok(view)
     }
 
-    /// Drops the typed view if nobody has asked for it since the last call. It is several times as large as the JSON, and
-    /// made again in some microseconds.
+    /// Drops the typed view if no caller asked for it since the last call. The view is several times as large as
+    /// the
+    /// JSON; decoding it again takes some microseconds.
     pub fn rest(&self) {
         if !self.asked.swap(false, Ordering::Relaxed) {
             self.forget_view();
         }
     }
 
-    /// Drops the typed view: for objects of the past, of which only the bytes are wanted any more.
+    /// Drops the typed view of an old revision, of which only the bytes are still needed.
     pub fn forget_view(&self) {
         self.typed.write().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// The whole metadata, decoded anew at each call.
+    /// Decodes the complete metadata; each call decodes it again.
     pub fn metadata(&self) -> Result<ObjectMeta, serde_json::Error> {
         #[derive(Deserialize)]
         struct Partial {
@@ -217,7 +221,7 @@ impl Object {
     }
 }
 
-/// In place of a typed view: the object does not fit its type, and why.
+/// Stored in place of a typed view: the reason why the object does not decode.
 struct Unreadable(String);
 
 impl fmt::Debug for Object {
@@ -226,8 +230,9 @@ impl fmt::Debug for Object {
     }
 }
 
-/// A null means nothing wherever it stands. Times have to be there for some types all the same: they are then the
-/// beginning of the epoch.
+/// Decodes JSON after removing all nulls, which mean the same as a missing field. For some types, times are
+/// required
+/// nevertheless: a missing one is set to the Unix epoch.
 fn decode_without_nulls<K: Kind>(json: &[u8]) -> Option<K> {
     let mut value: serde_json::Value = serde_json::from_slice(json).ok()?;
     let of = schema::for_kind(&K::RESOURCE.gvk()).map(Type::Struct);
@@ -262,13 +267,14 @@ fn drop_nulls(value: &mut serde_json::Value, of: Type) {
 
 const EPOCH: &str = "1970-01-01T00:00:00Z";
 
-/// The offset just behind the brace of the top-level `metadata`, in compact JSON.
+/// Returns the offset after the opening brace of the top-level `metadata`, in compact JSON.
 fn metadata_start(json: &[u8]) -> Option<usize> {
     let at = Members::new(json, 0).find(b"metadata")?.value.start;
     (json.get(at) == Some(&b'{')).then_some(at + 1)
 }
 
-/// Where the managedFields stand, with a comma: often half of an object, and nothing to who wants a typed view.
+/// Returns the range of managedFields with its comma. They are often half of an object, and typed views do not
+/// need them.
 fn managed_fields(json: &[u8]) -> Option<Range<usize>> {
     let metadata = metadata_start(json)? - 1;
     Members::new(json, metadata).find(b"managedFields")?.with_comma(json)

@@ -18,23 +18,23 @@ pub fn drop_in(object: &mut Value, path: &[&str]) {
     }
 }
 
-/// The top-level field stays what it was.
+/// Restores the old value of a top-level field.
 pub fn keep(new: &mut Value, old: &Value, field: &str) {
     keep_in(new, old, &[field]);
 }
 
-/// The field of `metadata` stays what it was.
+/// Restores the old value of a field of `metadata`.
 pub fn keep_metadata(new: &mut Value, old: &Value, field: &str) {
     keep_in(new, old, &["metadata", field]);
 }
 
-/// A status update keeps the metadata that says something of the object rather than of the write.
+/// Restores the metadata that a status update may not change.
 pub fn keep_metadata_for_status(new: &mut Value, old: &Value) {
     const KEPT: [&str; 5] = ["generation", "labels", "annotations", "finalizers", "ownerReferences"];
     KEPT.iter().for_each(|field| keep_metadata(new, old, field));
 }
 
-/// The field at this path stays what it was; parents are made where they are missing.
+/// Restores the old value of the field at this path; creates missing parents.
 pub fn keep_in(new: &mut Value, old: &Value, path: &[&str]) {
     let Some((last, parents)) = path.split_last() else { return };
     let before = path.iter().try_fold(old, |v, field| v.get(field)).filter(|v| !v.is_null());
@@ -55,7 +55,7 @@ pub fn keep_in(new: &mut Value, old: &Value, path: &[&str]) {
     }
 }
 
-/// The value as an object, made into an empty one when it is something else.
+/// Returns the value as an object; replaces any other value by an empty object.
 pub fn object(value: &mut Value) -> &mut Map<String, Value> {
     if !value.is_object() {
         *value = Value::Object(Map::new());
@@ -66,7 +66,7 @@ pub fn object(value: &mut Value) -> &mut Map<String, Value> {
     }
 }
 
-/// The object's `metadata`, made when it is missing.
+/// Returns the object's `metadata`; creates it if it is missing.
 pub fn metadata(value: &mut Value) -> &mut Map<String, Value> {
     let map = object(value);
     object(map.entry("metadata").or_insert(Value::Null))
@@ -80,20 +80,21 @@ pub fn generation(value: &Value) -> i64 {
     value.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0)
 }
 
-/// Raises the generation when one of these fields (JSON pointers) changed.
+/// Increments the generation if one of these fields (JSON pointers) changed.
 pub fn bump_generation(new: &mut Value, old: &Value, pointers: &[&str]) {
     let changed = pointers.iter().any(|p| !same(new.pointer(p), old.pointer(p)));
     let before = generation(old);
     set_generation(new, if changed { before + 1 } else { before });
 }
 
-/// A workload on create: no status, generation 1.
+/// Prepares a workload for creation: removes the status and sets generation 1.
 pub fn create_with_status(value: &mut Value) {
     clear(value, "status");
     set_generation(value, 1);
 }
 
-/// An ordinary update of a resource with a status subresource: either may touch only its own part.
+/// Prepares an update of a resource with a status subresource: restores the part that this request may not
+/// change.
 pub fn update_with_status(new: &mut Value, old: &Value, subresource: Option<&str>) {
     match subresource {
         Some("status") => keep(new, old, "spec"),
@@ -101,7 +102,7 @@ pub fn update_with_status(new: &mut Value, old: &Value, subresource: Option<&str
     }
 }
 
-/// Like [`update_with_status`], with a generation that follows the spec.
+/// Does the same as [`update_with_status`], and increments the generation if the spec changed.
 pub fn update_with_generation(new: &mut Value, old: &Value, subresource: Option<&str>) {
     update_with_status(new, old, subresource);
     if subresource == Some("status") {
@@ -111,7 +112,7 @@ pub fn update_with_generation(new: &mut Value, old: &Value, subresource: Option<
     }
 }
 
-/// Equal where null, empty lists and absent fields count as the same, as upstream compares.
+/// Compares two values as upstream does: null, empty lists and missing fields are equal.
 pub fn same(a: Option<&Value>, b: Option<&Value>) -> bool {
     match (a.filter(|v| !is_nothing(v)), b.filter(|v| !is_nothing(v))) {
         (None, None) => true,

@@ -1,4 +1,4 @@
-//! The table of served resources: one [`Resource`] each, with its names, verbs, subresources, columns and strategy.
+//! The descriptor of a served resource: names, verbs, subresources, columns and strategy.
 
 use serde_json::Value;
 
@@ -19,50 +19,52 @@ pub struct Resource {
     pub short_names: &'static [&'static str],
     /// Such as `all`.
     pub categories: &'static [&'static str],
-    /// Verbs of the main resource, as discovery lists them. Empty verbs of storage (`get`, `list` …) mean that the
-    /// resource is not stored: `create` alone is a review.
+    /// Verbs of the main resource, as discovery lists them. A resource without the verbs of storage (`get`,
+    /// `list` …) is
+    /// not stored: with `create` alone it is a review.
     pub verbs: &'static [&'static str],
     pub subresources: &'static [Subresource],
     /// Paths that field selectors may use besides `metadata.name` and `metadata.namespace`.
     pub selectable: &'static [&'static str],
     pub strategy: &'static dyn Strategy,
     pub columns: &'static [Column],
-    /// The cells of one table row, as many as `columns`; the object is complete JSON.
+    /// Returns the cells of one table row, as many as `columns`; the object is complete JSON.
     pub cells: fn(&Object, &CellContext) -> Vec<Value>,
-    /// What clients are told that use this version, where there is something better.
+    /// The deprecation warning for clients that use this version, if a better one exists.
     pub deprecated: Option<&'static str>,
-    /// Set where objects of this resource are stored as another one.
+    /// Set if objects of this resource are stored as another resource.
     pub stored_as: Option<&'static StoredAs>,
 }
 
-/// How a resource shares the storage of another one: `events.k8s.io` Events are core Events.
+/// How a resource shares the storage of another one: `events.k8s.io` Events are stored as core Events.
 pub struct StoredAs {
     /// Group, version and plural of the resource that owns the storage.
     pub resource: (&'static str, &'static str, &'static str),
-    /// From this resource's form to the stored one. Both directions keep `metadata`, save for annotations in which one
-    /// form carries what it has no fields for.
+    /// Converts this resource's form to the stored one. Both directions keep `metadata`, except for annotations
+    /// in which
+    /// one form carries what it has no fields for.
     pub to_stored: fn(&Value) -> Value,
-    /// From the stored form to this resource's.
+    /// Converts the stored form to this resource's form.
     pub from_stored: fn(&Value) -> Value,
-    /// The field path of the stored form that a field selector path of this resource means.
+    /// Maps a field selector path of this resource to the field path of the stored form.
     pub stored_field: fn(&str) -> Option<&'static str>,
 }
 
 /// The verbs of an ordinary stored resource.
 pub const STORED: &[&str] =
     &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
-/// The verbs of a resource that is only ever posted: reviews and bindings.
+/// The verbs of a resource that can only be created: reviews and bindings.
 pub const CREATE_ONLY: &[&str] = &["create"];
-/// The verbs of a subresource that shows and changes a part of its parent.
+/// The verbs of a subresource that reads and changes a part of its parent.
 pub const PART: &[&str] = &["get", "patch", "update"];
-/// `status`, which most resources have.
+/// The `status` subresource, which most resources have.
 pub const STATUS: Subresource = Subresource { name: "status", body: None, verbs: PART };
-/// `scale` of the workloads that have replicas.
+/// The `scale` subresource of the workloads that have replicas.
 pub const SCALE: Subresource =
     Subresource { name: "scale", body: Some(("autoscaling", "v1", "Scale")), verbs: PART };
 
 impl Resource {
-    /// A stored resource with the columns that upstream shows where it has none of its own.
+    /// Returns a stored resource with upstream's default columns.
     pub const fn stored(
         types: ResourceType,
         list_kind: &'static str,
@@ -86,17 +88,17 @@ impl Resource {
         }
     }
 
-    /// The subresource of this name.
+    /// Returns the subresource of this name.
     pub fn subresource(&self, name: &str) -> Option<&'static Subresource> {
         self.subresources.iter().find(|s| s.name == name)
     }
 
-    /// Whether objects of this resource are kept, rather than answered and forgotten.
+    /// Returns whether objects of this resource are stored; reviews are only answered.
     pub fn is_stored(&self) -> bool {
         self.verbs.contains(&"watch")
     }
 
-    /// Whether a field selector may use this path.
+    /// Returns whether a field selector may use this path.
     pub fn selects(&self, path: &str) -> bool {
         match path {
             "metadata.name" => true,
@@ -108,7 +110,8 @@ impl Resource {
         }
     }
 
-    /// What a field selector sees at this path: absent strings are empty, absent booleans `false`, counts `0`.
+    /// Returns the value that a field selector compares: missing strings are empty, missing booleans `false`,
+    /// counts `0`.
     pub fn field<'h>(&self, header: &'h Header, path: &str) -> &'h str {
         if let Some(value) = header.field(selector_path(self.types, path)) {
             return value;
@@ -122,7 +125,7 @@ impl Resource {
     }
 }
 
-/// The JSON path behind a selector path: the two differ for events' `source` and some old aliases.
+/// Maps a selector path to its JSON path: the two differ for events' `source` and some old aliases.
 fn selector_path(types: ResourceType, path: &str) -> &str {
     match (types.plural, path) {
         ("events", "source") => "source.component",
@@ -132,10 +135,10 @@ fn selector_path(types: ResourceType, path: &str) -> &str {
     }
 }
 
-/// One subresource, as discovery shows it: `pods/status`.
+/// One subresource, as discovery lists it: `pods/status`.
 pub struct Subresource {
     pub name: &'static str,
-    /// Group, version and kind of its body where they differ from the parent's: `("autoscaling", "v1", "Scale")`.
+    /// Group, version and kind of its body if they differ from the parent's: `("autoscaling", "v1", "Scale")`.
     pub body: Option<(&'static str, &'static str, &'static str)>,
     pub verbs: &'static [&'static str],
 }

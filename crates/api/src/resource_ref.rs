@@ -1,4 +1,4 @@
-//! A resource as handlers hold it: of the table, or of a CustomResourceDefinition.
+//! A reference to a served resource: a built-in one, or one that a CustomResourceDefinition defines.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -11,10 +11,11 @@ use crate::resource::Resource;
 use crate::strategy::Strategy;
 use crate::table::{CellContext, Column};
 
-/// A served resource: one of the table's, or one that a CustomResourceDefinition describes at run time.
+/// A served resource: a built-in one from the table, or a custom one from a CustomResourceDefinition.
 ///
-/// It reads as the [`Resource`] itself; what cannot be static (strategy, columns) has a method of its own here, which is
-/// the one to use.
+/// It dereferences to [`Resource`]. The strategy and the columns of custom resources cannot be static: use the
+/// methods
+/// of this type for them.
 #[derive(Clone)]
 pub enum ResourceRef {
     BuiltIn(&'static Resource),
@@ -46,15 +47,15 @@ impl ResourceRef {
         }
     }
 
-    /// Sets what the user left out, and drops what may not be set here, given what is there already.
+    /// Sets defaults, and removes fields that may not be set here, unless the old object allows them.
     pub fn default(&self, object: &mut Value, old: Option<&Value>) {
         self.strategy().default(object);
-        // Who asked is warned elsewhere; what a webhook or policy adds is not kept either.
+        // Another place warns the client. Fields that a webhook or policy adds are removed, too.
         crate::dropped::drop_fields(self.types, object);
         crate::core::pod::drop_gated(self.types, object, old);
     }
 
-    /// What a CustomResourceDefinition says of it; `None` for built-in resources.
+    /// Returns the custom resource; `None` for built-in resources.
     pub fn custom(&self) -> Option<&Arc<CustomResource>> {
         match self {
             Self::BuiltIn(_) => None,
@@ -62,7 +63,7 @@ impl ResourceRef {
         }
     }
 
-    /// The columns of a table, as the Table kind lists them.
+    /// Returns the columns of a table, in the form of the Table kind.
     pub fn column_definitions(&self) -> Value {
         match self {
             Self::BuiltIn(resource) => resource.columns.iter().map(Column::definition).collect(),
@@ -70,7 +71,7 @@ impl ResourceRef {
         }
     }
 
-    /// The cells of one table row.
+    /// Returns the cells of one table row.
     pub fn row(&self, object: &Object, context: &CellContext) -> Vec<Value> {
         match self {
             Self::BuiltIn(resource) => (resource.cells)(object, context),

@@ -85,7 +85,7 @@ const ALL: &[&Resource] = &[
     &storagemigration::storageversionmigration::RESOURCE,
 ];
 
-/// Versions that upstream serves only where `--runtime-config` asks for them.
+/// Versions that upstream serves only if `--runtime-config` enables them.
 const ON_REQUEST: &[&Resource] = &[
     &apiserverinternal::storageversion::RESOURCE,
     &coordination::leasecandidate::RESOURCE,
@@ -93,20 +93,21 @@ const ON_REQUEST: &[&Resource] = &[
     &scheduling::workload::RESOURCE,
 ];
 
-/// The table of served resources.
+/// Returns the resources that are served by default.
 pub fn all() -> &'static [&'static Resource] {
     ALL
 }
 
-/// Resources that are served on request.
+/// Returns the resources that are served only if `--runtime-config` enables them.
 pub fn on_request() -> &'static [&'static Resource] {
     ON_REQUEST
 }
 
-/// What is served with this runtime configuration: `group/version=true,api/alpha=false …`.
+/// Returns the resources that this runtime configuration serves: `group/version=true,api/alpha=false …`.
 ///
-/// Keys are `group/version` (`v1` for the core group), `group/version/plural`, `api/all`, `api/ga`, `api/beta` and
-/// `api/alpha`; the most specific one decides. Values other than `false` mean `true`.
+/// Keys are `group/version` (`v1` for the core group), `group/version/plural`, `api/all`, `api/ga`, `api/beta`
+/// and
+/// `api/alpha`; the most specific key decides. Values other than `false` mean `true`.
 pub fn enabled(runtime_config: &BTreeMap<String, String>) -> Vec<&'static Resource> {
     let wanted = |resource: &Resource, default: bool| {
         let types = &resource.types;
@@ -117,19 +118,19 @@ pub fn enabled(runtime_config: &BTreeMap<String, String>) -> Vec<&'static Resour
             _ => "api/ga",
         };
         let keys = [format!("{version}/{}", types.plural), version, stage.to_owned(), "api/all".to_owned()];
-        let said = keys.iter().find_map(|key| runtime_config.get(key));
-        said.map_or(default, |value| value != "false")
+        let setting = keys.iter().find_map(|key| runtime_config.get(key));
+        setting.map_or(default, |value| value != "false")
     };
     let by_default = ALL.iter().filter(|r| wanted(r, true));
     by_default.chain(ON_REQUEST.iter().filter(|r| wanted(r, false))).copied().collect()
 }
 
-/// The resource of this group and plural, in any version.
+/// Returns the resource of this group and plural, in any version.
 pub fn find(group: &str, plural: &str) -> Option<&'static Resource> {
     both().find(|r| r.types.group == group && r.types.plural == plural)
 }
 
-/// The resource of these types.
+/// Returns the resource of these types.
 pub fn of(types: &ResourceType) -> Option<&'static Resource> {
     both().find(|r| r.types == *types)
 }

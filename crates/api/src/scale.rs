@@ -1,4 +1,4 @@
-//! The `scale` subresource: what a workload looks like as a Scale, and what writing one changes.
+//! The `scale` subresource: the Scale of a workload, and what writing a Scale changes.
 
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::selector::Selector;
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::prepare::{self, object};
 
-/// The Scale (autoscaling/v1) of a Deployment, ReplicaSet, StatefulSet or ReplicationController.
+/// Returns the Scale (autoscaling/v1) of a Deployment, ReplicaSet, StatefulSet or ReplicationController.
 pub fn of(workload: &Value) -> Value {
     let mut metadata = Map::new();
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
@@ -31,7 +31,7 @@ pub fn of(workload: &Value) -> Value {
     scale
 }
 
-/// The selector in its text form: a label selector, or the plain map of a ReplicationController.
+/// Returns the text form of a selector: a label selector, or the plain map of a ReplicationController.
 fn selector_text(selector: Option<&Value>) -> Option<String> {
     let selector = selector?.as_object()?;
     let typed = if selector.contains_key("matchLabels") || selector.contains_key("matchExpressions") {
@@ -44,9 +44,10 @@ fn selector_text(selector: Option<&Value>) -> Option<String> {
     Some(typed.to_string()).filter(|text| !text.is_empty())
 }
 
-/// Writes the wanted replicas into the workload; a resourceVersion in the Scale becomes the workload's precondition.
+/// Writes the replicas of the Scale into the workload; a resourceVersion in the Scale becomes the workload's
+/// precondition.
 ///
-/// The changed workload goes through `prepare_for_update` and `validate_update` like any other update.
+/// The changed workload passes `prepare_for_update` and `validate_update` like any other update.
 pub fn apply(workload: &mut Value, scale: &Value) {
     let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
     let spec = object(workload).entry("spec").or_insert(Value::Null);
@@ -57,7 +58,7 @@ pub fn apply(workload: &mut Value, scale: &Value) {
     }
 }
 
-/// What is wrong with a Scale.
+/// Validates a Scale.
 pub fn validate(scale: &Value) -> ErrorList {
     let mut errors = ErrorList::new();
     let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);

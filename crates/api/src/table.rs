@@ -22,13 +22,13 @@ pub struct Column {
     pub type_: &'static str,
     /// `name` for the name column, otherwise empty.
     pub format: &'static str,
-    /// 0: always shown; 1 and above: with `-o wide`.
+    /// 0: always shown; 1 and above: only with `-o wide`.
     pub priority: i32,
     pub description: &'static str,
 }
 
 impl Column {
-    /// As the Table kind writes it.
+    /// Returns the column in the form of the Table kind.
     pub fn definition(&self) -> Value {
         json!({
             "name": self.name, "type": self.type_, "format": self.format,
@@ -36,12 +36,12 @@ impl Column {
         })
     }
 
-    /// A column that is always shown.
+    /// Returns a column that is always shown.
     pub const fn new(name: &'static str, type_: &'static str, description: &'static str) -> Self {
         Self { name, type_, format: "", priority: 0, description }
     }
 
-    /// A column of `-o wide`.
+    /// Returns a column of `-o wide`.
     pub const fn wide(name: &'static str, type_: &'static str, description: &'static str) -> Self {
         Self { name, type_, format: "", priority: 1, description }
     }
@@ -55,31 +55,31 @@ pub const NAME: Column = Column {
     priority: 0,
     description: "The object's name, unique among its kind in its namespace.",
 };
-/// The time since creation.
+/// The column with the time since creation.
 pub const AGE: Column = Column::new("Age", "string", "How long ago the object was created.");
 
-/// What upstream shows for resources without columns of their own.
+/// Upstream's default columns, for resources that define none.
 pub const PLAIN_COLUMNS: &[Column] =
     &[NAME, Column::new("Created At", "date", "When the object was created.")];
 
-/// The cells of [`PLAIN_COLUMNS`].
+/// Returns the cells of [`PLAIN_COLUMNS`].
 pub fn plain_cells(object: &Object, _: &CellContext) -> Vec<Value> {
     let created = object.metadata().ok().and_then(|m| m.creation_timestamp);
     let created = created.map_or(Value::Null, |t| Value::from(rfc3339(t.0)));
     vec![Value::from(object.name()), created]
 }
 
-/// Seconds resolution, as API times are written.
+/// Formats a time with a resolution of seconds, as API times are written.
 pub fn rfc3339(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// `5m12s` since `then`; `<unknown>` when there is no time.
+/// Returns the time since `then`, such as `5m12s`; `<unknown>` if there is none.
 pub fn age(then: Option<&Time>, cx: &CellContext) -> Value {
     Value::from(since(then.map(|t| t.0), cx.now))
 }
 
-/// The time from `then` to `now` in words.
+/// Returns the time from `then` to `now` as text.
 pub fn since(then: Option<Timestamp>, now: Timestamp) -> String {
     match then {
         None => "<unknown>".to_owned(),
@@ -87,7 +87,8 @@ pub fn since(then: Option<Timestamp>, now: Timestamp) -> String {
     }
 }
 
-/// A duration in nanoseconds with two or three significant digits, as upstream's `duration.HumanDuration`.
+/// Formats a duration in nanoseconds with two or three significant digits, as upstream's `duration.HumanDuration`
+/// does.
 pub fn human_duration(nanoseconds: i128) -> String {
     let seconds = i64::try_from(nanoseconds / 1_000_000_000).unwrap_or(i64::MAX);
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
@@ -110,17 +111,17 @@ pub fn human_duration(nanoseconds: i128) -> String {
     }
 }
 
-/// The text, or `<none>` when it is empty.
+/// Returns the text, or `<none>` if it is empty.
 pub fn or_none(text: &str) -> Value {
     Value::from(if text.is_empty() { "<none>" } else { text })
 }
 
-/// A count that the API leaves out when it is zero.
+/// Returns a count that the API omits if it is zero.
 pub fn count(n: Option<i32>) -> Value {
     Value::from(n.unwrap_or(0))
 }
 
-/// `a,b,c + 2 more...`, at most three; `empty` when there is nothing.
+/// Returns at most three items: `a,b,c + 2 more...`; `empty` if there are none.
 pub fn three_of<T: Display>(items: impl Iterator<Item = T>, empty: &str) -> String {
     const SHOWN: usize = 3;
     let (mut shown, mut all) = (Vec::new(), 0usize);
@@ -137,7 +138,7 @@ pub fn three_of<T: Display>(items: impl Iterator<Item = T>, empty: &str) -> Stri
     }
 }
 
-/// `a=1,b=2`, sorted by key; `<none>` when there are none.
+/// Returns `a=1,b=2`, sorted by key; `<none>` if there are none.
 pub fn labels(map: Option<&BTreeMap<String, String>>) -> String {
     match map {
         Some(map) if !map.is_empty() => {
@@ -147,7 +148,7 @@ pub fn labels(map: Option<&BTreeMap<String, String>>) -> String {
     }
 }
 
-/// A label selector in its text form; `<none>` when it is empty, `<error>` when it is not valid.
+/// Returns the text form of a label selector; `<none>` if it is empty, `<error>` if it is invalid.
 pub fn selector(selector: Option<&LabelSelector>) -> String {
     match knarr_apimachinery::selector::Selector::from_label_selector(selector) {
         Ok(s) if s.is_nothing() || s.is_everything() => "<none>".to_owned(),
@@ -156,7 +157,7 @@ pub fn selector(selector: Option<&LabelSelector>) -> String {
     }
 }
 
-/// The containers' names and their images, each joined by commas.
+/// Returns the names and the images of the containers, each joined by commas.
 pub fn containers(containers: &[Container]) -> [Value; 2] {
     let names: Vec<&str> = containers.iter().map(|c| c.name.as_str()).collect();
     let images: Vec<&str> = containers.iter().map(|c| c.image.as_deref().unwrap_or("")).collect();

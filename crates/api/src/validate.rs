@@ -1,4 +1,4 @@
-//! Checks that many resources share, each adding what it finds to a list of errors in upstream's words.
+//! Checks that many resources share. Each adds its errors, in upstream's words, to a list.
 
 use std::collections::BTreeMap;
 
@@ -10,31 +10,31 @@ use knarr_apimachinery::selector::Selector;
 use serde::Serialize;
 use serde_json::Value;
 
-/// What upstream says of a value below zero.
+/// Upstream's message for a negative value.
 pub const NEGATIVE: &str = "must be greater than or equal to 0";
-/// What upstream says of a changed value that may not change.
+/// Upstream's message for a change of an immutable field.
 pub const IMMUTABLE: &str = "field is immutable";
 
-/// A typed value as error messages show it.
+/// Returns a typed value as error messages show it.
 pub fn shown(value: &impl Serialize) -> Value {
     serde_json::to_value(value).unwrap_or(Value::Null)
 }
 
-/// One Invalid for each problem.
+/// Adds one Invalid error for each problem of a text.
 pub fn problems(errors: &mut ErrorList, path: &Path, value: &str, problems: Problems) {
     for problem in problems {
         errors.push(Error::invalid(path, value, problem));
     }
 }
 
-/// One Invalid for each problem with a number.
+/// Adds one Invalid error for each problem of a number.
 pub fn number_problems(errors: &mut ErrorList, path: &Path, value: i64, problems: Problems) {
     for problem in problems {
         errors.push(Error::invalid(path, value, problem));
     }
 }
 
-/// Required when the text is empty; whether it is there.
+/// Adds a Required error if the text is empty; returns whether it is set.
 pub fn required(errors: &mut ErrorList, path: &Path, text: &str) -> bool {
     if text.is_empty() {
         errors.push(Error::required(path, ""));
@@ -42,14 +42,14 @@ pub fn required(errors: &mut ErrorList, path: &Path, text: &str) -> bool {
     !text.is_empty()
 }
 
-/// Required when empty, Unsupported when not one of these.
+/// Adds Required if the value is empty, Unsupported if it is not one of these.
 pub fn one_of(errors: &mut ErrorList, path: &Path, value: &str, supported: &[&str]) {
     if required(errors, path, value) {
         supported_value(errors, path, value, supported);
     }
 }
 
-/// `Unsupported value: "x": supported values: "A", "B"`, in the order given.
+/// Returns `Unsupported value: "x": supported values: "A", "B"`, in the given order.
 pub fn not_supported(path: &Path, value: impl Into<Value>, supported: &[&str]) -> Error {
     Error { detail: supported_words(supported), ..Error::not_supported(path, value, &[]) }
 }
@@ -59,18 +59,19 @@ fn supported_words(supported: &[&str]) -> String {
     format!("supported values: {}", names.join(", "))
 }
 
-/// Invalid, with a value that is not JSON as the API knows it, or whose fields have an order of their own.
+/// Returns an Invalid error for a value that error messages do not show as API JSON, or whose fields have a fixed
+/// order.
 pub fn invalid_text(path: &Path, text: &str, problem: &str) -> Error {
     let detail = if problem.is_empty() { text.to_owned() } else { format!("{text}: {problem}") };
     Error { value: None, ..Error::invalid(path, Value::Null, detail) }
 }
 
-/// Invalid, without a value in its words.
+/// Returns an Invalid error whose message does not show the value.
 pub fn omitted(path: &Path, problem: &str) -> Error {
     Error { value: None, ..Error::invalid(path, Value::Null, problem) }
 }
 
-/// `acme.io/foo`: a DNS subdomain, a slash, and what may be in a URL's path.
+/// Requires a domain-prefixed path such as `acme.io/foo`: a DNS subdomain, a slash, and characters of a URL path.
 pub fn domain_prefixed_path(errors: &mut ErrorList, path: &Path, value: &str) {
     if !required(errors, path, value) {
         return;
@@ -88,31 +89,31 @@ pub fn domain_prefixed_path(errors: &mut ErrorList, path: &Path, value: &str) {
     }
 }
 
-/// Duplicate, with such a value.
+/// Returns a Duplicate error whose value is given as text.
 pub fn duplicate_text(path: &Path, text: &str) -> Error {
     Error { value: None, detail: text.to_owned(), ..Error::duplicate(path, Value::Null) }
 }
 
-/// Unsupported, with such a value.
+/// Returns an Unsupported error whose value is given as text.
 pub fn not_supported_text(path: &Path, text: &str, supported: &[&str]) -> Error {
     let detail = format!("{text}: {}", supported_words(supported));
     Error { value: None, detail, ..Error::not_supported(path, Value::Null, &[]) }
 }
 
-/// A label selector as error messages show it: labels before expressions.
+/// Returns a label selector as error messages show it: labels before expressions.
 pub fn selector_text(selector: &LabelSelector) -> String {
     let mut parts = Vec::new();
     if let Some(labels) = selector.match_labels.as_ref().filter(|l| !l.is_empty()) {
         parts.push(format!("\"matchLabels\":{}", shown(labels)));
     }
     if let Some(expressions) = selector.match_expressions.as_ref().filter(|e| !e.is_empty()) {
-        // Their fields happen to be in alphabetical order.
+        // The order of the Go fields is alphabetical here, as JSON maps are.
         parts.push(format!("\"matchExpressions\":{}", shown(expressions)));
     }
     format!("{{{}}}", parts.join(","))
 }
 
-/// Unsupported when not one of these.
+/// Adds Unsupported if the value is not one of these.
 pub fn supported_value(errors: &mut ErrorList, path: &Path, value: &str, supported: &[&str]) {
     if !supported.contains(&value) {
         errors.push(not_supported(path, value, supported));
@@ -131,7 +132,7 @@ pub fn positive(errors: &mut ErrorList, path: &Path, value: i64) {
     }
 }
 
-/// Exactly one member of a union is there; each is given with whether it is.
+/// Requires exactly one member of a union; each member is given with whether it is set.
 pub fn union(errors: &mut ErrorList, path: &Path, members: &[(&str, bool)]) {
     let names: Vec<String> = members.iter().map(|(name, _)| format!("`{name}`")).collect();
     let names = names.join(", ");
@@ -146,7 +147,7 @@ pub fn union(errors: &mut ErrorList, path: &Path, members: &[(&str, bool)]) {
     }
 }
 
-/// A change of a field that may not change, where the words do not show the value.
+/// Returns the error for a change of an immutable field whose value the message does not show.
 pub fn changed(path: &Path) -> Error {
     Error::invalid(path, Value::Null, IMMUTABLE)
 }
@@ -157,14 +158,14 @@ pub fn immutable<T: PartialEq + Serialize>(errors: &mut ErrorList, path: &Path, 
     }
 }
 
-/// Something that is there and may be part of a URL's path.
+/// Requires a text that may be a segment of a URL path.
 pub fn path_segment(errors: &mut ErrorList, path: &Path, value: &str) {
     if required(errors, path, value) {
         problems(errors, path, value, names::path_segment_name(value));
     }
 }
 
-/// A DNS label, if it is there.
+/// Requires a DNS label.
 pub fn dns_label(errors: &mut ErrorList, path: &Path, value: &str) {
     problems(errors, path, value, names::dns1123_label(value));
 }
@@ -177,7 +178,7 @@ pub fn label_key(errors: &mut ErrorList, path: &Path, value: &str) {
     problems(errors, path, value, names::label_key(value));
 }
 
-/// Labels, node selectors and the like.
+/// Validates labels, node selectors and similar maps.
 pub fn labels(errors: &mut ErrorList, path: &Path, labels: Option<&BTreeMap<String, String>>) {
     for (key, value) in labels.into_iter().flatten() {
         label_key(errors, path, key);
@@ -185,7 +186,7 @@ pub fn labels(errors: &mut ErrorList, path: &Path, labels: Option<&BTreeMap<Stri
     }
 }
 
-/// Longest annotations of one object, keys and values together.
+/// Limit of the annotations of one object, keys and values together.
 const ANNOTATIONS_MAX_BYTES: usize = 256 * 1024;
 
 pub fn annotations(errors: &mut ErrorList, path: &Path, annotations: Option<&BTreeMap<String, String>>) {
@@ -232,7 +233,7 @@ pub fn is_empty_selector(selector: &LabelSelector) -> bool {
         && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
 }
 
-/// A template's labels have to be selected by the workload's own selector.
+/// Requires that the workload's selector matches the template's labels.
 pub fn template_is_selected(
     errors: &mut ErrorList,
     path: &Path,
@@ -245,7 +246,7 @@ pub fn template_is_selected(
     }
 }
 
-/// A port by number or name.
+/// Validates a port number or a port name.
 pub fn port_or_name(errors: &mut ErrorList, path: &Path, port: &IntOrString) {
     match port {
         IntOrString::Int(number) => {
@@ -256,7 +257,7 @@ pub fn port_or_name(errors: &mut ErrorList, path: &Path, port: &IntOrString) {
     }
 }
 
-/// `5` or `25%`, not negative.
+/// Requires `5` or `25%`, not negative.
 pub fn int_or_percent(errors: &mut ErrorList, path: &Path, value: &IntOrString) {
     match value {
         IntOrString::Int(number) => nonnegative(errors, path, i64::from(*number)),
@@ -264,7 +265,7 @@ pub fn int_or_percent(errors: &mut ErrorList, path: &Path, value: &IntOrString) 
     }
 }
 
-/// The percentage, if it is a well-formed one.
+/// Returns the percentage, if it is well-formed.
 fn percent(value: &IntOrString) -> Option<i64> {
     match value {
         IntOrString::String(text) if names::percent(text).is_empty() => {
@@ -274,7 +275,7 @@ fn percent(value: &IntOrString) -> Option<i64> {
     }
 }
 
-/// The number, of items or of per cent.
+/// Returns the number of items, or the percentage.
 pub fn amount(value: &IntOrString) -> i64 {
     match value {
         IntOrString::Int(number) => i64::from(*number),
@@ -288,14 +289,14 @@ pub fn at_most_100_percent(errors: &mut ErrorList, path: &Path, value: &IntOrStr
     }
 }
 
-/// `..` does not occur in a path.
+/// Refuses paths that contain `..`.
 pub fn no_backsteps(errors: &mut ErrorList, path: &Path, value: &str) {
     if value.split('/').any(|part| part == "..") {
         errors.push(Error::invalid(path, value, "must not contain '..'"));
     }
 }
 
-/// A relative path that stays below where it starts.
+/// Requires a relative path without `..`.
 pub fn descending_path(errors: &mut ErrorList, path: &Path, value: &str) {
     if value.starts_with('/') {
         errors.push(Error::invalid(path, value, "must be a relative path"));
