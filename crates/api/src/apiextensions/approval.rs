@@ -1,8 +1,8 @@
-//! The approval that definitions in Kubernetes' own groups need (`api-approved.kubernetes.io`).
+//! The approval that definitions in Kubernetes' own API groups need (`api-approved.kubernetes.io`).
 
 use serde_json::Value;
 
-/// The annotation that names the approval, or says that there is none.
+/// The annotation with the URL of the approval, or with `unapproved` and a reason.
 pub const ANNOTATION: &str = "api-approved.kubernetes.io";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,14 +13,14 @@ pub enum Approval {
     Invalid,
 }
 
-/// Whether the group is one of Kubernetes' own.
+/// Returns whether the API group is one of Kubernetes' own.
 pub fn is_protected(group: &str) -> bool {
     ["k8s.io", "kubernetes.io"]
         .iter()
         .any(|own| group == *own || group.strip_suffix(own).is_some_and(|rest| rest.ends_with('.')))
 }
 
-/// The state of a definition's approval, and why.
+/// Returns the state of a definition's approval, and the reason.
 pub fn of(object: &Value) -> (Approval, String) {
     let annotations = object.pointer("/metadata/annotations");
     let text = annotations.and_then(|a| a.get(ANNOTATION)).and_then(Value::as_str).unwrap_or("");

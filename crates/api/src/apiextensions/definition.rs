@@ -1,11 +1,11 @@
-//! A CustomResourceDefinition read for use: names, versions, schemas, conversion, conditions.
+//! A parsed CustomResourceDefinition: names, versions, schemas, conversion, conditions.
 
 use knarr_apimachinery::structural::Schema;
 use serde_json::{Map, Value, json};
 
 use crate::prepare;
 
-/// The finalizer that holds a definition until its instances are gone.
+/// The finalizer that keeps a definition until its instances are deleted.
 pub const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 pub const NAMES_ACCEPTED: &str = "NamesAccepted";
@@ -90,7 +90,7 @@ pub struct Version {
     pub storage: bool,
     pub deprecated: bool,
     pub deprecation_warning: Option<String>,
-    /// `schema.openAPIV3Schema` as it was given.
+    /// `schema.openAPIV3Schema` as written.
     pub schema_json: Option<Value>,
     pub schema: Option<Schema>,
     pub status: bool,
@@ -145,7 +145,7 @@ fn column(value: &Value) -> PrinterColumn {
     }
 }
 
-/// A whole definition.
+/// A parsed definition.
 #[derive(Debug, Clone, Default)]
 pub struct Definition {
     pub name: String,
@@ -156,12 +156,12 @@ pub struct Definition {
     pub namespaced: bool,
     pub versions: Vec<Version>,
     pub preserve_unknown_fields: bool,
-    /// `spec.conversion` as it was given.
+    /// `spec.conversion` as written.
     pub conversion: Value,
     pub stored_versions: Vec<String>,
     pub deleting: bool,
     pub finalizers: Vec<String>,
-    /// `status.conditions` as they are.
+    /// `status.conditions` as stored.
     pub conditions: Vec<Value>,
 }
 
@@ -228,7 +228,7 @@ impl Condition {
         Self { ty, status, reason, message: message.into() }
     }
 
-    /// Whether the object has this condition already.
+    /// Returns whether the object already has this condition.
     pub fn is_in(&self, object: &Value) -> bool {
         conditions(object).iter().any(|c| {
             c["type"] == self.ty
@@ -238,7 +238,7 @@ impl Condition {
         })
     }
 
-    /// Sets the condition; its time changes with its status.
+    /// Sets the condition; its transition time changes only with its status.
     pub fn set(&self, object: &mut Value, now: &str) {
         let mut all = conditions(object).to_vec();
         let place = all.iter().position(|c| c["type"] == self.ty);
@@ -261,12 +261,12 @@ impl Condition {
     }
 }
 
-/// The conditions in an object's status.
+/// Returns the conditions in an object's status.
 pub fn conditions(object: &Value) -> &[Value] {
     object.pointer("/status/conditions").and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// Takes a condition out.
+/// Removes a condition.
 pub fn remove_condition(object: &mut Value, ty: &str) {
     let left: Vec<Value> = conditions(object).iter().filter(|c| c["type"] != ty).cloned().collect();
     put(object, left);
@@ -277,7 +277,8 @@ fn put(object: &mut Value, conditions: Vec<Value>) {
     prepare::object(status).insert("conditions".into(), conditions.into());
 }
 
-/// Orders versions as Kubernetes does: `v2` before `v1` before `v1beta2` before `v1alpha1` before all other names.
+/// Compares versions as Kubernetes does: `v2` before `v1` before `v1beta2` before `v1alpha1` before all other
+/// names.
 pub fn compare_versions(a: &str, b: &str) -> std::cmp::Ordering {
     let rank = |v: &str| {
         let rest = v.strip_prefix('v')?;

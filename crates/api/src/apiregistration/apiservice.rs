@@ -1,4 +1,4 @@
-//! APIService: who serves a version of a group, this server or another one behind a Service.
+//! APIService: registers the server of a group and version: this server, or another one behind a Service.
 
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -23,7 +23,7 @@ pub const RESOURCE: Resource = Resource {
     ..Resource::stored(api::APIService::RESOURCE, "APIServiceList", "apiservice", &Rules)
 };
 
-/// The condition that says whether the server behind an APIService answers.
+/// The condition that reports whether the server of an APIService answers.
 pub const AVAILABLE: &str = "Available";
 
 const COLUMNS: &[Column] = &[
@@ -62,7 +62,7 @@ impl Strategy for Rules {
         }
     }
 
-    /// What this server serves itself is available from the start.
+    /// Marks versions that this server serves itself as available.
     fn prepare_for_create(&self, object: &mut Value) {
         let local = object.pointer("/spec/service").is_none_or(Value::is_null);
         let status = match local {
@@ -105,7 +105,7 @@ impl Strategy for Rules {
     }
 }
 
-/// Priorities are positive and have an upper bound, itself allowed.
+/// Requires a positive priority of at most `most`.
 fn priority(errors: &mut ErrorList, path: &Path, value: i32, most: i32) {
     if !(1..=most).contains(&value) {
         errors.push(Error::invalid(path, value, format!("must be positive and less than {most}")));

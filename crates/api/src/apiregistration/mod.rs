@@ -1,3 +1,3 @@
-//! Kinds that say who serves which group and version.
+//! Kinds that register the servers of groups and versions.
 
 pub mod apiservice;

@@ -1,3 +1,3 @@
-//! Kinds that API servers of one cluster tell each other.
+//! Kinds that the API servers of a cluster share with each other.
 
 pub mod storageversion;

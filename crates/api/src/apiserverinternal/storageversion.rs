@@ -1,4 +1,4 @@
-//! StorageVersion: in which version each API server stores a resource.
+//! StorageVersion: the versions in which each API server stores a resource.
 
 use std::collections::BTreeSet;
 
@@ -113,7 +113,7 @@ fn validate_server(errors: &mut ErrorList, path: &Path, server: &api::ServerStor
     }
 }
 
-/// The version that all servers store, if they agree.
+/// Validates `commonEncodingVersion`: the encoding version of all servers, if it is the same.
 fn common_version(errors: &mut ErrorList, path: &Path, status: &api::StorageVersionStatus) {
     let mut versions = status.storage_versions.iter().flatten().map(|s| s.encoding_version.as_str());
     let first = versions.next();

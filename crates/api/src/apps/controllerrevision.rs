@@ -1,4 +1,4 @@
-//! ControllerRevision: a remembered state of a DaemonSet or StatefulSet.
+//! ControllerRevision: a recorded revision of a DaemonSet or StatefulSet.
 
 use k8s_openapi::api::apps::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};

@@ -1,4 +1,4 @@
-//! DaemonSet: a pod on every node.
+//! DaemonSet: one pod on every matching node.
 
 use k8s_openapi::api::apps::v1 as api;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -91,7 +91,7 @@ impl Strategy for Rules {
             unset(rolling, "maxSurge", 0);
         }
         unset(spec, "revisionHistoryLimit", 10);
-        // It is there before anybody looks whose fields are whose.
+        // Set before field ownership is calculated, so that no manager appears to add it.
         if object.pointer("/metadata/annotations").and_then(|a| a.get(TEMPLATE_GENERATION)).is_none() {
             set_template_generation(object, 0);
         }
@@ -151,7 +151,7 @@ fn validate_spec(object: &Object, set: &api::DaemonSet) -> ErrorList {
     let mut errors = ErrorList::new();
     let spec = &set.spec;
     let path = Path::new("spec");
-    // No selector selects nothing.
+    // A missing selector selects nothing.
     let selector = Some(&spec.selector).filter(|_| validation::has_selector(object));
     validate::label_selector(&mut errors, &path.child("selector"), selector);
     if let Ok(selector) = Selector::from_label_selector(selector) {
@@ -210,7 +210,7 @@ fn validate_strategy(errors: &mut ErrorList, path: &Path, strategy: Option<&api:
             }
         }
         other => {
-            // Shown as the server's own form of a strategy.
+            // The message shows upstream's internal Go type.
             let rolling = rolling.map_or("null".to_owned(), |r| {
                 let (unavailable, surge) =
                     (validate::shown(&r.max_unavailable), validate::shown(&r.max_surge));

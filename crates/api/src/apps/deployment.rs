@@ -1,4 +1,4 @@
-//! Deployment: replica sets that follow each other.
+//! Deployment: rolls out revisions as replica sets.
 
 use k8s_openapi::api::apps::v1 as api;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -89,7 +89,7 @@ impl Strategy for Rules {
             prepare::keep_metadata(new, old, "labels");
             prepare::keep_metadata(new, old, "generation");
         } else {
-            // Annotations count too: the controller copies them to the replica sets.
+            // Annotations count, too: the controller copies them to the replica sets.
             prepare::bump_generation(new, old, &["/spec", "/metadata/annotations"]);
         }
     }
@@ -174,7 +174,7 @@ fn validate_strategy(errors: &mut ErrorList, path: &Path, strategy: Option<&api:
             validate::at_most_100_percent(errors, &at.child("maxUnavailable"), unavailable);
         }
         other => {
-            // Shown as the server's own form of a strategy.
+            // The message shows upstream's internal Go type.
             let rolling = rolling.map_or("null".to_owned(), |r| {
                 let (unavailable, surge) =
                     (validate::shown(&r.max_unavailable), validate::shown(&r.max_surge));

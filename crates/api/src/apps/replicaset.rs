@@ -1,4 +1,4 @@
-//! ReplicaSet: keeps a number of equal pods.
+//! ReplicaSet: maintains a number of equal pods.
 
 use k8s_openapi::api::apps::v1 as api;
 use knarr_apimachinery::field::{ErrorList, Path};
@@ -106,7 +106,7 @@ fn validate_spec(object: &Object, set: &api::ReplicaSet) -> ErrorList {
     for (field, n) in [("replicas", spec.replicas), ("minReadySeconds", spec.min_ready_seconds)] {
         validate::nonnegative(&mut errors, &path.child(field), i64::from(n.unwrap_or(0)));
     }
-    // Upstream's words do say deployment here.
+    // Upstream's message says deployment here, too.
     validation::selector(&mut errors, object, &spec.selector, "deployment");
     let template = spec.template.clone().unwrap_or_default();
     let bad = "invalid label selector";

@@ -1,4 +1,4 @@
-//! StatefulSet: pods with names and volumes of their own.
+//! StatefulSet: pods with stable names and volumes.
 
 use k8s_openapi::api::apps::v1 as api;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, PodTemplateSpec, Volume};
@@ -174,7 +174,7 @@ fn validate_spec(object: &Object, set: &api::StatefulSet, created: bool) -> Erro
     {
         validate::nonnegative(&mut errors, &path.child(field), i64::from(n.unwrap_or(0)));
     }
-    // Neither it nor the claims can be changed, so that what was let in once may stay.
+    // An update cannot change the service name or the claims, so that only creation validates them.
     if let Some(name) = spec.service_name.as_deref().filter(|n| created && !n.is_empty()) {
         validate::dns_label(&mut errors, &path.child("serviceName"), name);
     }
@@ -184,7 +184,8 @@ fn validate_spec(object: &Object, set: &api::StatefulSet, created: bool) -> Erro
     errors
 }
 
-/// The template as its pods will be: each claim template adds a volume; host name and subdomain are replaced.
+/// Returns the template as its pods will be: each claim template adds a volume; hostname and subdomain are
+/// replaced.
 fn with_claim_volumes(spec: &api::StatefulSetSpec) -> PodTemplateSpec {
     let mut template = spec.template.clone();
     let Some(pod) = &mut template.spec else { return template };

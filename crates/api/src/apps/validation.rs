@@ -10,13 +10,13 @@ use crate::core::pod::validation as pod;
 use crate::object::Object;
 use crate::validate;
 
-/// Whether the object's JSON says anything about `spec.selector`; the typed view cannot tell.
+/// Returns whether the JSON has `spec.selector`; the typed view always has one.
 pub fn has_selector(object: &Object) -> bool {
     let value: Value = serde_json::from_slice(&object.json()).unwrap_or_default();
     value.pointer("/spec/selector").is_some_and(|s| !s.is_null())
 }
 
-/// `spec.selector`: there, valid, not empty. `kind` is the word upstream uses for the workload.
+/// Requires a valid selector that is not empty. `kind` is upstream's word for the workload.
 pub fn selector(errors: &mut ErrorList, object: &Object, selector: &LabelSelector, kind: &str) {
     let path = Path::new("spec").child("selector");
     if !has_selector(object) {
@@ -33,7 +33,7 @@ pub fn selector(errors: &mut ErrorList, object: &Object, selector: &LabelSelecto
     }
 }
 
-/// A workload's selector may not change.
+/// Requires that a workload's selector does not change.
 pub fn selector_stays(errors: &mut ErrorList, object: &Object, new: &LabelSelector, old: &LabelSelector) {
     if new != old {
         let text = if has_selector(object) { validate::selector_text(new) } else { "null".to_owned() };
@@ -42,7 +42,7 @@ pub fn selector_stays(errors: &mut ErrorList, object: &Object, new: &LabelSelect
     }
 }
 
-/// `spec.template` of a workload whose pods run for ever.
+/// Validates the template of a workload whose pods run forever.
 pub fn template(
     errors: &mut ErrorList,
     object: &Object,
@@ -52,7 +52,7 @@ pub fn template(
     bad_selector: &str,
 ) {
     let path = Path::new("spec").child("template");
-    // No selector selects nothing.
+    // A missing selector selects nothing.
     let selector = Some(selector).filter(|_| has_selector(object));
     match Selector::from_label_selector(selector) {
         Err(_) => {
@@ -72,7 +72,7 @@ pub fn template(
     runs_for_ever(errors, template, kind);
 }
 
-/// Pods of this workload restart always and have no deadline.
+/// Requires that pods always restart and have no deadline.
 pub fn runs_for_ever(errors: &mut ErrorList, template: &PodTemplateSpec, kind: &str) {
     let path = Path::new("spec").child("template").child("spec");
     let Some(spec) = &template.spec else { return };
@@ -84,7 +84,7 @@ pub fn runs_for_ever(errors: &mut ErrorList, template: &PodTemplateSpec, kind: &
     }
 }
 
-/// Counts in a status: none below zero, and those named second at most `replicas`.
+/// Requires that no count is negative, and that the counts of the second list are at most `replicas`.
 pub fn counts(
     errors: &mut ErrorList,
     replicas: i32,
@@ -104,7 +104,7 @@ pub fn counts(
     }
 }
 
-/// Pods are ready before they are available.
+/// Requires that at most the ready pods are available.
 pub fn available(errors: &mut ErrorList, available: Option<i32>, ready: Option<i32>) {
     let available = available.unwrap_or(0);
     if available > ready.unwrap_or(0) {
@@ -113,7 +113,7 @@ pub fn available(errors: &mut ErrorList, available: Option<i32>, ready: Option<i
     }
 }
 
-/// The counter of name collisions only goes up.
+/// Requires that the count of name collisions does not decrease.
 pub fn collisions(errors: &mut ErrorList, new: Option<i32>, old: Option<i32>) {
     let path = Path::new("status").child("collisionCount");
     if let Some(new) = new {
@@ -124,12 +124,12 @@ pub fn collisions(errors: &mut ErrorList, new: Option<i32>, old: Option<i32>) {
     }
 }
 
-/// Warnings about `spec.template`.
+/// Returns warnings about `spec.template`.
 pub fn template_warnings(template: &PodTemplateSpec) -> Vec<String> {
     crate::core::pod::template_warnings(&Path::new("spec").child("template"), template)
 }
 
-/// Warnings about a new or changed workload; `named` where its name becomes part of its pods' names.
+/// Returns warnings about a new or changed workload; `named` if its name becomes part of its pods' names.
 pub fn warnings(
     new: &Object,
     old: Option<&Object>,

@@ -7,9 +7,9 @@ use serde_json::Value;
 use crate::defaults::{child, unset};
 use crate::prepare::object;
 
-/// Lifetime of a token whose requester names none.
+/// The lifetime in seconds if the request specifies none.
 pub const DEFAULT_SECONDS: i64 = 3600;
-/// Shortest lifetime.
+/// The shortest lifetime in seconds.
 pub const MIN_SECONDS: i64 = 600;
 
 pub fn default(request: &mut Value) {

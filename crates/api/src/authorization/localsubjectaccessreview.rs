@@ -1,4 +1,4 @@
-//! LocalSubjectAccessReview: may somebody do this in this namespace?
+//! LocalSubjectAccessReview: may a user do this in this namespace?
 
 use k8s_openapi::api::authorization::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};

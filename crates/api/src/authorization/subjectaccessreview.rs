@@ -1,4 +1,4 @@
-//! SubjectAccessReview: may somebody do this?
+//! SubjectAccessReview: may a user do this?
 
 use k8s_openapi::api::authorization::v1 as api;
 use knarr_apimachinery::field::ErrorList;

@@ -1,4 +1,5 @@
-//! An autoscaler's `v1` form, which knows CPU utilization alone: everything else is carried in annotations.
+//! Conversion of autoscalers between `v2` and `v1`, whose only metric is CPU utilization: annotations carry the
+//! rest.
 
 use serde_json::{Map, Value, json};
 
@@ -12,8 +13,9 @@ const BEHAVIOR: &str = OF_OTHER_FORMS[1];
 const CURRENT_METRICS: &str = OF_OTHER_FORMS[4];
 const CONDITIONS: &str = OF_OTHER_FORMS[5];
 
-/// A metric's kind, the name of its field, and its fields in `v1` with their places in `v2`. Those marked are written
-/// even where there is nothing to write.
+/// A metric type, the name of its field, and its fields in `v1` with their paths in `v2`. Marked fields are
+/// written even
+/// if they are empty.
 struct Source {
     kind: &'static str,
     field: &'static str,
@@ -103,7 +105,7 @@ const SOURCES: &[Source] = &[
     },
 ];
 
-/// The `v1` form of a stored autoscaler.
+/// Converts a stored autoscaler to the `v1` form.
 pub fn from_stored(stored: &Value) -> Value {
     let mut out = stored.clone();
     drop_other_forms(&mut out);
@@ -162,7 +164,7 @@ fn is_cpu(metric: &Value) -> bool {
     metric["type"] == "Resource" && metric.pointer("/resource/name").is_some_and(|n| n == "cpu")
 }
 
-/// The wanted share of the CPU, if that is what this metric measures.
+/// Returns the target CPU utilization, if that is what this metric measures.
 fn utilization(metric: &Value) -> Option<&Value> {
     let percent = metric.pointer("/resource/target/averageUtilization").filter(|p| !p.is_null());
     percent.filter(|_| is_cpu(metric))
@@ -206,7 +208,7 @@ fn condition_text(condition: &Value) -> String {
     )
 }
 
-/// Rules as the server's own type writes them.
+/// Returns scaling rules in the JSON of upstream's internal type.
 fn rules_text(rules: Option<&Value>) -> String {
     let Some(rules) = rules.filter(|r| r.is_object()) else { return "null".to_owned() };
     let policies = rules.get("policies").and_then(Value::as_array).map(|policies| {
@@ -225,7 +227,7 @@ fn rules_text(rules: Option<&Value>) -> String {
     )
 }
 
-/// The stored form of a `v1` autoscaler.
+/// Converts a `v1` autoscaler to the stored form.
 pub fn to_stored(v1: &Value) -> Value {
     let mut out = v1.clone();
     prepare::object(&mut out).insert("apiVersion".to_owned(), json!("autoscaling/v2"));
@@ -273,7 +275,7 @@ pub fn to_stored(v1: &Value) -> Value {
     out
 }
 
-/// A metric of the annotations as `v2` writes it.
+/// Converts a metric of the annotations to the `v2` form.
 fn metric_value(metric: &Value, status: bool) -> Value {
     let mut out = Map::new();
     out.insert("type".to_owned(), metric.get("type").cloned().unwrap_or(json!("")));
@@ -283,7 +285,7 @@ fn metric_value(metric: &Value, status: bool) -> Value {
         let mut value = json!({});
         for (name, pointer, _) in fields {
             let Some(field) = from.get(*name).filter(|v| !v.is_null()) else { continue };
-            // A zero stands for nothing where the average is what counts.
+            // A zero means unset if the metric has an average value.
             let unsaid = *name == "targetValue" && field == "0" && from.get("averageValue").is_some();
             if !unsaid {
                 set(&mut value, pointer, field.clone());
@@ -307,7 +309,7 @@ fn target_type(kind: &str, from: &Value) -> &'static str {
     }
 }
 
-/// Sets the value at `/a/b`, making `a` where it is missing.
+/// Sets the value at `/a/b`; creates `a` if it is missing.
 fn set(value: &mut Value, pointer: &str, to: Value) {
     let mut at = value;
     let mut parts = pointer.split('/').skip(1).peekable();
@@ -321,7 +323,7 @@ fn set(value: &mut Value, pointer: &str, to: Value) {
     }
 }
 
-/// Field names of the server's own types begin with capital letters.
+/// Lowercases the first letter of field names, which are capitalized in the internal types of upstream.
 fn lower_case(value: &Value) -> Value {
     match value {
         Value::Object(map) => {

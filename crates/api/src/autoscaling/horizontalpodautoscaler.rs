@@ -1,4 +1,4 @@
-//! HorizontalPodAutoscaler: as many pods as their load needs.
+//! HorizontalPodAutoscaler: scales a workload with its load.
 
 use k8s_openapi::api::autoscaling::v2 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -56,7 +56,7 @@ pub fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     ]
 }
 
-/// `cpu: 30%/80%, 4/10 + 1 more...`.
+/// Returns the TARGETS cell: `cpu: 30%/80%, 4/10 + 1 more...`.
 fn targets(metrics: &[api::MetricSpec], current: &[api::MetricStatus]) -> String {
     const SHOWN: usize = 2;
     if metrics.is_empty() {
@@ -72,7 +72,7 @@ fn targets(metrics: &[api::MetricSpec], current: &[api::MetricStatus]) -> String
 fn metric(spec: &api::MetricSpec, status: Option<&api::MetricStatus>) -> String {
     let amount = |q: Option<&Quantity>| q.map_or("<nil>".to_owned(), |q| q.0.clone());
     let unknown = || "<unknown>".to_owned();
-    // A value of the whole, or one for each pod.
+    // A total value, or an average per pod.
     let either =
         |target: &api::MetricTarget, now: Option<&api::MetricValueStatus>| match &target.average_value {
             Some(wanted) => {
@@ -171,10 +171,10 @@ impl Strategy for Rules {
     }
 }
 
-/// What is aimed at where nothing is said.
+/// The default target, in per cent of the requested CPU.
 pub const DEFAULT_CPU_UTILIZATION: i64 = 80;
 
-/// The metric that `v1` knows: how much of the requested CPU is used.
+/// Returns the metric that `v1` supports: the utilization of the requested CPU.
 pub fn cpu_utilization(percent: i64) -> Value {
     json!({"type": "Resource", "resource": {"name": "cpu",
         "target": {"type": "Utilization", "averageUtilization": percent}}})
@@ -198,7 +198,7 @@ pub const OF_OTHER_FORMS: [&str; 6] = [
     "autoscaling.alpha.kubernetes.io/conditions",
 ];
 
-/// Takes those annotations out: in this form they mean nothing.
+/// Removes these annotations, which have no meaning in this form.
 pub fn drop_other_forms(object: &mut Value) {
     if let Some(annotations) = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
         annotations.retain(|key, _| !OF_OTHER_FORMS.contains(&key.as_str()));

@@ -1,4 +1,4 @@
-//! Whether an autoscaler's references, metrics and scaling rules are valid.
+//! Validation of an autoscaler's references, metrics and scaling rules.
 
 use k8s_openapi::api::autoscaling::v2 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Wire;
@@ -13,10 +13,10 @@ const PERIOD_SECONDS_MAX: i32 = 1800;
 const WINDOW_SECONDS_MAX: i32 = 3600;
 const TYPES: [&str; 5] = ["ContainerResource", "External", "Object", "Pods", "Resource"];
 
-/// What is asked of a reference's group.
+/// What a reference's API group has to be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Group {
-    /// It was there before: nothing is asked.
+    /// The old object has the same reference: nothing is checked.
     Any,
     MayBeEmpty,
     Required,
@@ -70,7 +70,7 @@ pub fn metrics(
     }
 }
 
-/// A source of a metric, if it is there, and what looks at it.
+/// A metric source: its field, whether it is set, and its validation.
 type Source<'a> = (&'a str, &'a str, bool, &'a dyn Fn(&mut ErrorList, &Path));
 
 fn metric(errors: &mut ErrorList, path: &Path, metric: &api::MetricSpec, group: Group) {

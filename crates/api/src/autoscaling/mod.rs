@@ -1,4 +1,4 @@
-//! The `autoscaling` group: one kind in two versions, `v2` being the one that is stored.
+//! The `autoscaling` group: one kind in two versions, of which `v2` is stored.
 
 mod conversion;
 pub mod horizontalpodautoscaler;

@@ -1,4 +1,4 @@
-//! HorizontalPodAutoscaler in its first version, a view of the second.
+//! HorizontalPodAutoscaler in `v1`, a view of `v2`.
 
 use bytes::Bytes;
 use k8s_openapi::api::autoscaling::v1 as api;
@@ -47,11 +47,11 @@ fn as_v2(object: &Object) -> Option<Object> {
 }
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
-    // An object that is no autoscaler at all shows as an empty one.
+    // An object that does not convert is shown as an empty one.
     as_v2(object).map_or_else(|| v2::cells(object, cx), |o| v2::cells(&o, cx))
 }
 
-/// Every rule is the second version's, applied to the object in that form.
+/// Applies every rule of `v2` to the converted object.
 struct Rules;
 
 impl Strategy for Rules {

@@ -1,4 +1,4 @@
-//! CronJob: a Job again and again.
+//! CronJob: creates Jobs on a schedule.
 
 use k8s_openapi::api::batch::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -147,7 +147,7 @@ impl Strategy for Rules {
 }
 
 const SCHEDULING: &[&str] = &["spec", "jobTemplate", "spec", "scheduling"];
-/// Names of its Jobs add a dash and ten digits.
+/// The longest name: its Jobs' names add a dash and ten digits.
 const NAME_MAX: usize = 52;
 
 fn validate_spec(errors: &mut ErrorList, cron: &api::CronJob, before: Option<&api::CronJob>) {

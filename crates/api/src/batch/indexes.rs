@@ -1,6 +1,6 @@
-//! Completion indexes in their text form, `1,3-5,7`: whether they are well formed, and how many they are.
+//! Completion indexes in their text form, `1,3-5,7`: validation and counting.
 
-/// How many indexes the text names, all below `completions`; else what is wrong with it.
+/// Returns the number of indexes in the text, all below `completions`; the error says what is malformed.
 pub fn count(text: &str, completions: i32) -> Result<i32, String> {
     let (mut last, mut total) = (None, 0i32);
     if text.is_empty() {
@@ -17,7 +17,7 @@ pub fn count(text: &str, completions: i32) -> Result<i32, String> {
     Ok(total)
 }
 
-/// First and last index of `3-5` or `7`.
+/// Parses the first and last index of `3-5` or `7`.
 fn interval(text: &str, completions: i32) -> Result<(i32, i32), String> {
     let mut parts = text.split('-');
     let (first, end) = match (parts.next().unwrap_or(""), parts.next(), parts.next()) {
@@ -46,7 +46,7 @@ fn index(text: &str, completions: i32) -> Result<i32, String> {
     }
 }
 
-/// An index that both name, where there is one; what cannot be read is passed over.
+/// Returns an index that is in both texts, if any; skips malformed intervals.
 pub fn overlap(completed: &str, failed: &str, completions: i32) -> Option<i32> {
     let read = |text: &str| -> Vec<(i32, i32)> {
         text.split(',').filter_map(|part| interval(part, completions).ok()).collect()

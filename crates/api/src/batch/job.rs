@@ -77,7 +77,7 @@ fn status_word(job: &api::Job, status: &api::JobStatus) -> &'static str {
     }
 }
 
-/// Labels that a Job puts on its pods: its uid and its name, each in two spellings.
+/// Labels that a Job sets on its pods: its uid and its name, each under two keys.
 pub const UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
 pub const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
 
@@ -168,7 +168,7 @@ fn default_spec(spec: &mut Fields) {
     default_patterns(spec);
 }
 
-/// Patterns of pod conditions mean `True` where they say nothing.
+/// Sets the default status `True` of pod condition patterns.
 pub fn default_patterns(spec: &mut Fields) {
     let Some(policy) = existing(spec, "podFailurePolicy") else { return };
     for rule in items(policy, "rules") {
@@ -178,7 +178,7 @@ pub fn default_patterns(spec: &mut Fields) {
     }
 }
 
-/// A Job without labels has those of its template.
+/// Copies the labels of the template to a Job that has none.
 fn labels_of_template(object: &mut Value) {
     let labels = object.pointer("/spec/template/metadata/labels").filter(|l| l.is_object()).cloned();
     let metadata = prepare::metadata(object);
@@ -188,7 +188,7 @@ fn labels_of_template(object: &mut Value) {
     }
 }
 
-/// Unless it is chosen by hand, the selector is the Job's uid, which no other Job has.
+/// Sets the labels of the pods, and a selector by the Job's unique uid if the Job has none.
 fn generate_selector(object: &mut Value) {
     let metadata = prepare::metadata(object);
     let (name, uid) = (json!(text(metadata, "name")), json!(text(metadata, "uid")));
@@ -203,7 +203,7 @@ fn generate_selector(object: &mut Value) {
     unset(selected, UID_LABELS[1], uid);
 }
 
-/// Warnings for a name that does not fit into the names of pods.
+/// Returns a warning for a name that is not suitable for pod names.
 pub fn name_warning(name: &str) -> Option<String> {
     let problems = names::dns1123_label(name);
     (!problems.is_empty()).then(|| {
@@ -251,7 +251,7 @@ fn validate_spec(errors: &mut ErrorList, job: &api::Job) {
     }
 }
 
-/// The labels that were generated are as they should be, unless somebody set them to something else.
+/// Requires the generated labels and selector, unless the selector is manual.
 fn generated_selector(errors: &mut ErrorList, job: &api::Job) {
     let spec = job.spec.clone().unwrap_or_default();
     let Some(selector) = spec.selector.as_ref().filter(|_| spec.manual_selector != Some(true)) else {
@@ -283,7 +283,7 @@ fn generated_selector(errors: &mut ErrorList, job: &api::Job) {
     }
 }
 
-/// Pods of an indexed Job have host names made of its name and their index.
+/// Requires that the name of an indexed Job with its largest index is a valid host name.
 fn name_fits(errors: &mut ErrorList, job: &api::Job) {
     let Some(spec) = job.spec.as_ref().filter(|s| validation::is_indexed(s)) else { return };
     let Some(last) = spec.completions.filter(|c| *c > 0).map(|c| c - 1) else { return };
@@ -325,7 +325,7 @@ fn validate_changed(job: &api::Job, before: &api::Job) -> ErrorList {
     errors
 }
 
-/// Indexed Jobs may grow and shrink, with as many pods at once as there are indexes.
+/// Requires that completions do not change; an indexed Job may change them together with parallelism.
 fn completions_stay(errors: &mut ErrorList, path: &Path, new: &api::JobSpec, old: &api::JobSpec) {
     if !validation::is_indexed(new) {
         validate::immutable(errors, path, &new.completions, &old.completions);
@@ -338,8 +338,8 @@ fn completions_stay(errors: &mut ErrorList, path: &Path, new: &api::JobSpec, old
     }
 }
 
-/// The template of a Job does not change, save while the Job is suspended: then where its pods go and what resources
-/// they have may.
+/// Requires that the template of a Job does not change. While the Job is suspended, scheduling directives and
+/// resources may change.
 fn template_stays(
     errors: &mut ErrorList,
     path: &Path,
@@ -360,7 +360,7 @@ fn template_stays(
         }
         return;
     }
-    // Labels and annotations are free as well: what is left to compare is the spec.
+    // Labels and annotations may change, too, so that only the specs are compared.
     let (Some(pod), Some(allowed)) = (&template.spec, &mut expected.spec) else { return };
     let affinity = pod.affinity.as_ref().and_then(|a| a.node_affinity.clone());
     if pod.affinity.is_some() || allowed.affinity.is_some() {

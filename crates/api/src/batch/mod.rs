@@ -1,4 +1,4 @@
-//! The `batch` group: work that ends, once or on a schedule.
+//! The `batch` group: work that ends, run once or on a schedule.
 
 pub mod cronjob;
 mod indexes;

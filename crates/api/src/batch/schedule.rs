@@ -1,4 +1,5 @@
-//! Cron schedules: five fields or a descriptor such as `@daily`, read and applied as upstream's cron library does.
+//! Cron schedules: five fields or a descriptor such as `@daily`, parsed and evaluated as upstream's cron library
+//! does.
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::TimeZone;
@@ -8,15 +9,15 @@ use knarr_apimachinery::duration;
 
 use super::timezone;
 
-/// When something is due.
+/// A parsed schedule.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Schedule {
     Fields(Fields),
-    /// At this distance, in whole seconds.
+    /// An interval of whole seconds.
     Every(SignedDuration),
 }
 
-/// The bits of each field's allowed numbers.
+/// The allowed numbers of each field, as bits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fields {
     minute: u64,
@@ -24,11 +25,11 @@ pub struct Fields {
     day: u64,
     month: u64,
     weekday: u64,
-    /// Named in the schedule itself, as `TZ=Europe/Paris 0 0 * * *`.
+    /// The zone that the schedule itself names, as in `TZ=Europe/Paris 0 0 * * *`.
     zone: Option<TimeZone>,
 }
 
-/// Set where a field was given as a star: it then does not restrict the other kind of day.
+/// Set for a field that is a star: it then does not restrict the other day field.
 const STAR: u64 = 1 << 63;
 
 struct Bounds {
@@ -49,7 +50,7 @@ const WEEKDAYS: Bounds =
     Bounds { low: 0, high: 6, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] };
 
 impl Schedule {
-    /// Reads a schedule; the error is worded as upstream words it.
+    /// Parses a schedule; errors are in upstream's words.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Err("empty spec string".to_owned());
@@ -58,10 +59,10 @@ impl Schedule {
         if rest.starts_with('@') {
             return descriptor(rest, zone);
         }
-        let words: Vec<&str> = rest.split_whitespace().collect();
-        let [minute, hour, day, month, weekday] = words[..] else {
-            let found = words.join(" ");
-            return Err(format!("expected exactly 5 fields, found {}: [{found}]", words.len()));
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let [minute, hour, day, month, weekday] = fields[..] else {
+            let found = fields.join(" ");
+            return Err(format!("expected exactly 5 fields, found {}: [{found}]", fields.len()));
         };
         Ok(Self::Fields(Fields {
             minute: bits(minute, &MINUTES)?,
@@ -73,8 +74,9 @@ impl Schedule {
         }))
     }
 
-    /// The first time after `after`, counted in the schedule's own zone or else in `zone`; `None` where the next five
-    /// years have none.
+    /// Returns the first time after `after`, in the schedule's own zone or else in `zone`; `None` if there is
+    /// none in the
+    /// next five years.
     pub fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let whole = Timestamp::from_second(after.as_nanosecond().div_euclid(1_000_000_000).try_into().ok()?);
         match self {
@@ -85,8 +87,9 @@ impl Schedule {
 }
 
 impl Fields {
-    /// Goes through days, then through their hours as they come: an hour that a clock change leaves out is not due, one
-    /// that comes twice is due twice, as upstream counts.
+    /// Searches day by day, and through each day's hours in elapsed time: an hour that a clock change skips is
+    /// not due,
+    /// an hour that repeats is due twice, as upstream does.
     fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let start = after.checked_add(1.second()).ok()?;
         let first = zone.to_datetime(start).date();
@@ -112,7 +115,7 @@ impl Fields {
         if (self.day | self.weekday) & STAR != 0 { day && weekday } else { day || weekday }
     }
 
-    /// The first due minute of this day that is not before `start`.
+    /// Returns the first due minute of this day that is not before `start`.
     fn on(&self, date: Date, start: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let midnight = zone.to_timestamp(DateTime::from_parts(date, Time::midnight())).ok()?;
         let mut at = midnight.max(minute_at_or_after(start)?);
@@ -130,7 +133,7 @@ impl Fields {
                     at = at.checked_add(1.minute()).ok()?;
                     continue;
                 }
-                // Zones change at full quarters of an hour.
+                // Clock changes happen at full quarters of an hour.
                 let step = 15 - i64::from(minute % 15);
                 at = at.checked_add(step.minutes()).ok()?;
             } else {
@@ -145,7 +148,7 @@ fn minute_at_or_after(at: Timestamp) -> Option<Timestamp> {
     Timestamp::from_second(seconds + (60 - seconds.rem_euclid(60)) % 60).ok()
 }
 
-/// A zone that the schedule begins with, and the rest.
+/// Parses a leading time zone; returns it with the rest of the text.
 fn leading_zone(text: &str) -> Result<(Option<TimeZone>, &str), String> {
     let Some(rest) = text.strip_prefix("TZ=").or_else(|| text.strip_prefix("CRON_TZ=")) else {
         return Ok((None, text));
@@ -181,12 +184,12 @@ fn descriptor(text: &str, zone: Option<TimeZone>) -> Result<Schedule, String> {
     Ok(Schedule::Fields(Fields { minute: 1, hour, day, month, weekday, zone }))
 }
 
-/// The bits of a field: ranges joined by commas.
+/// Parses a field, ranges joined by commas, into bits.
 fn bits(field: &str, bounds: &Bounds) -> Result<u64, String> {
     field.split(',').filter(|part| !part.is_empty()).try_fold(0, |all, part| Ok(all | range(part, bounds)?))
 }
 
-/// `5`, `1-5`, `*`, each with a `/step`.
+/// Parses `5`, `1-5` or `*`, each with an optional `/step`.
 fn range(text: &str, bounds: &Bounds) -> Result<u64, String> {
     let parts: Vec<&str> = text.split('/').collect();
     let ends: Vec<&str> = parts[0].split('-').collect();
@@ -296,7 +299,7 @@ mod tests {
             ("@daily", &paris, "2024-01-01T00:00:00Z", "2024-01-01T23:00:00Z"),
             ("@every 90s", &utc, "2024-01-01T00:00:00.7Z", "2024-01-01T00:01:30Z"),
             ("TZ=Asia/Tokyo 0 0 * * *", &utc, "2024-01-01T00:00:00Z", "2024-01-01T15:00:00Z"),
-            // Half past two does not exist on the day the clocks go forward.
+            // 02:30 does not exist on the day the clocks go forward.
             ("30 2 * * *", &paris, "2024-03-31T00:00:00Z", "2024-04-01T00:30:00Z"),
         ] {
             let (after, expected) = (after.parse().unwrap(), Some(expected.parse().unwrap()));

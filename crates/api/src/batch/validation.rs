@@ -1,4 +1,4 @@
-//! Whether a Job's spec, alone or in a CronJob's template, is valid, in the order in which upstream looks at it.
+//! Validation of a Job's spec, alone or in a CronJob's template, in upstream's order.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ pub const NON_INDEXED: &str = "NonIndexed";
 
 const PARALLELISM_MAX: i32 = 100_000;
 const FAILED_INDEXES_MAX: i32 = 100_000;
-/// Above this many completions, parallelism and failed indexes have lower limits.
+/// Above this number of completions, parallelism and failed indexes have lower limits.
 const COMPLETIONS_SOFT: i32 = 100_000;
 const PARALLELISM_MANY: i32 = 10_000;
 const FAILED_INDEXES_MANY: i32 = 10_000;
@@ -28,7 +28,7 @@ pub fn is_indexed(spec: &api::JobSpec) -> bool {
     spec.completion_mode.as_deref() == Some(INDEXED)
 }
 
-/// What holds for the spec of a Job and of a CronJob's template.
+/// Validates what the specs of Jobs and of CronJob templates have in common.
 pub fn spec(errors: &mut ErrorList, path: &Path, spec: &api::JobSpec) {
     counts(errors, path, spec);
     completion_mode(errors, path, spec);
@@ -126,7 +126,7 @@ fn indexed(errors: &mut ErrorList, path: &Path, spec: &api::JobSpec) {
     }
 }
 
-/// `valid values: ["A" "B"]`.
+/// Returns `valid values: ["A" "B"]`.
 fn valid_values(values: &[&str]) -> String {
     let values: Vec<String> = values.iter().map(|v| format!("{v:?}")).collect();
     format!("valid values: [{}]", values.join(" "))
@@ -224,7 +224,7 @@ fn pod_conditions(
 
 fn success_policy(errors: &mut ErrorList, path: &Path, policy: &api::SuccessPolicy, spec: &api::JobSpec) {
     if !is_indexed(spec) {
-        // Shown as the server's own form of the policy.
+        // The message shows upstream's internal Go type.
         let rule = |r: &api::SuccessPolicyRule| {
             let (indexes, count) =
                 (validate::shown(&r.succeeded_indexes), validate::shown(&r.succeeded_count));
@@ -285,7 +285,7 @@ fn success_rule(errors: &mut ErrorList, path: &Path, rule: &api::SuccessPolicyRu
     }
 }
 
-/// Work that ends cannot have pods that never do.
+/// Requires a restart policy that lets pods end.
 fn restart_policy(errors: &mut ErrorList, path: &Path, spec: &api::JobSpec) {
     let path = path.child("template").child("spec").child("restartPolicy");
     match spec.template.spec.as_ref().and_then(|s| s.restart_policy.as_deref()).unwrap_or("") {

@@ -1,4 +1,4 @@
-//! CertificateSigningRequest: somebody asks a signer for a certificate, and somebody else approves or denies it.
+//! CertificateSigningRequest: a requestor asks a signer for a certificate, and an approver approves or denies it.
 
 use k8s_openapi::api::certificates::v1 as api;
 use knarr_apimachinery::field::ErrorList;
@@ -51,26 +51,26 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     ]
 }
 
-/// `Approved,Issued` and the like.
+/// Returns the CONDITION cell: `Approved,Issued` and the like.
 fn condition(csr: &api::CertificateSigningRequest) -> String {
     let decision = match (has_condition(csr, DENIED), has_condition(csr, APPROVED)) {
         (true, _) => "Denied",
         (false, true) => "Approved",
         (false, false) => "Pending",
     };
-    let mut words = vec![decision];
-    words.extend(has_condition(csr, FAILED).then_some("Failed"));
-    words.extend(is_issued(csr).then_some("Issued"));
-    words.join(",")
+    let mut parts = vec![decision];
+    parts.extend(has_condition(csr, FAILED).then_some("Failed"));
+    parts.extend(is_issued(csr).then_some("Issued"));
+    parts.join(",")
 }
 
-/// What the API server itself writes at creation, about the requestor.
+/// The fields about the requestor, which the API server sets at creation.
 pub const OF_REQUESTOR: [&str; 4] = ["username", "uid", "groups", "extra"];
 
 struct Rules;
 
 impl Strategy for Rules {
-    /// Who asks is filled in by admission, which knows it.
+    /// Removes the requestor's fields; admission, which knows the requestor, sets them.
     fn prepare_for_create(&self, object: &mut Value) {
         if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
             OF_REQUESTOR.iter().for_each(|field| drop(spec.remove(*field)));
@@ -78,7 +78,7 @@ impl Strategy for Rules {
         prepare::object(object).insert("status".to_owned(), json!({}));
     }
 
-    /// The spec never changes; times that conditions lack are filled in by admission.
+    /// Restores the spec, which never changes; admission sets missing times of conditions.
     fn prepare_for_update(&self, new: &mut Value, old: &Value, subresource: Option<&str>) {
         prepare::keep(new, old, "spec");
         match subresource {
@@ -120,7 +120,7 @@ impl Strategy for Rules {
     }
 }
 
-/// Conditions of this type stay what they were, unless some were added or removed: that validation refuses.
+/// Restores the conditions of this type, unless some were added or removed: validation refuses that.
 fn keep_conditions(new: &mut Value, old: &Value, type_: &str) {
     let of_type = |c: &&Value| c["type"] == type_;
     let list =

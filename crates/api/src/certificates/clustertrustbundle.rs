@@ -1,4 +1,4 @@
-//! ClusterTrustBundle: certificate authorities that pods may be given.
+//! ClusterTrustBundle: certificate authorities that can be projected into pods.
 
 use k8s_openapi::api::certificates::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -66,7 +66,7 @@ impl Strategy for Rules {
     }
 }
 
-/// The name begins with the signer's, slashes made into colons.
+/// Validates a bundle; its name begins with the signer's name, with colons for slashes.
 fn validate_own(bundle: &api::ClusterTrustBundle) -> ErrorList {
     let mut errors = ErrorList::new();
     let signer = bundle.spec.signer_name.as_deref().unwrap_or("");

@@ -1,4 +1,4 @@
-//! certificates.k8s.io: requests for certificates, and what is read out of them.
+//! certificates.k8s.io: requests for certificates, and their parsing.
 
 pub mod certificatesigningrequest;
 pub mod clustertrustbundle;

@@ -104,7 +104,7 @@ impl Strategy for Rules {
 const UID_MAX_BYTES: usize = 128;
 const SHORTEST_SECONDS: i32 = 3600;
 const LONGEST_SECONDS: i32 = 91 * 86_400;
-/// Of Kubernetes' own signers.
+/// The longest lifetime of certificates by Kubernetes' own signers.
 const LONGEST_OWN_SECONDS: i32 = 86_400;
 const REQUEST_MAX_BYTES: usize = 10 * 1024;
 
@@ -165,7 +165,7 @@ fn validate_request(errors: &mut ErrorList, path: &Path, der: &[u8]) {
     }
 }
 
-/// Whether a condition that ends the request is there.
+/// Returns whether the status has a condition of this type.
 fn has(status: &api::PodCertificateRequestStatus, type_: &str) -> bool {
     status.conditions.iter().flatten().any(|c| c.type_ == type_ && c.status == "True")
 }
@@ -180,7 +180,7 @@ fn validate_status(
     let listed = now.conditions.as_deref().unwrap_or_default();
     let mut ends = 0;
     for (i, condition) in listed.iter().enumerate() {
-        // Upstream's path has the index as a field of its own.
+        // Upstream's error path has the index as a field.
         let path = path.child("conditions").child(&format!("[{i}]"));
         if !ENDS.contains(&condition.type_.as_str()) {
             errors.push(validate::not_supported(&path.child("type"), condition.type_.as_str(), &ENDS));

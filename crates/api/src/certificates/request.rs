@@ -9,7 +9,7 @@ use x509_parser::pem::Pem;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::AttributeTypeAndValue;
 
-/// Why a request cannot be used.
+/// Why a certificate request is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     #[error("PEM block type must be CERTIFICATE REQUEST")]
@@ -22,7 +22,7 @@ pub enum RequestError {
     Algorithm,
 }
 
-/// Whom a request names.
+/// The identity that a request asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CertificateRequest {
     pub common_names: Vec<String>,
@@ -31,14 +31,14 @@ pub struct CertificateRequest {
     pub ip_addresses: Vec<IpAddr>,
     pub email_addresses: Vec<String>,
     pub uris: Vec<String>,
-    /// It has alternative names of further kinds, or unreadable ones.
+    /// Whether the request has alternative names of other types, or malformed ones.
     pub other_names: bool,
-    /// The request itself.
+    /// The DER encoding of the request.
     pub der: Vec<u8>,
 }
 
 impl CertificateRequest {
-    /// Reads the first PEM block. The signature is not checked: see [`CertificateRequest::check_signature`].
+    /// Parses the first PEM block. Does not check the signature: see [`CertificateRequest::check_signature`].
     pub fn parse(pem: &[u8]) -> Result<Self, RequestError> {
         let first = Pem::iter_from_buffer(pem).next();
         let Some(Ok(block)) = first.filter(|b| b.as_ref().is_ok_and(|b| b.label == "CERTIFICATE REQUEST"))
@@ -82,7 +82,7 @@ impl CertificateRequest {
         }
     }
 
-    /// The subject's common name, if there is exactly one: who reads which of several is anybody's guess.
+    /// Returns the subject's common name if there is exactly one: readers differ in which of several they use.
     pub fn common_name(&self) -> Option<&str> {
         match self.common_names.as_slice() {
             [one] => Some(one),
@@ -90,7 +90,7 @@ impl CertificateRequest {
         }
     }
 
-    /// Whether the requestor holds the private key.
+    /// Verifies that the requestor holds the private key.
     pub fn check_signature(&self) -> Result<(), RequestError> {
         super::signature::check(&whole(&self.der)?)
     }
@@ -114,7 +114,7 @@ fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
-/// What is wrong with an issued chain (PEM), in upstream's words; an empty one is fine.
+/// Returns the problem of an issued chain (PEM), in upstream's words; an empty chain has none.
 pub fn certificate_problem(pem: &[u8]) -> Option<String> {
     if pem.is_empty() {
         return None;
@@ -133,7 +133,7 @@ pub fn certificate_problem(pem: &[u8]) -> Option<String> {
     (blocks == 0).then(|| "must contain at least one CERTIFICATE PEM block".to_owned())
 }
 
-/// When the first certificate of a chain (PEM) ends.
+/// Returns when the first certificate of a chain (PEM) expires.
 pub fn not_after(pem: &[u8]) -> Option<Timestamp> {
     let block = Pem::iter_from_buffer(pem).next()?.ok()?;
     let certificate = block.parse_x509().ok()?;
@@ -165,12 +165,12 @@ mod tests {
         assert_eq!(CertificateRequest::parse(b"\xff\xfe-----BEGIN "), Err(RequestError::BlockType));
         assert_eq!(CertificateRequest::parse(CERTIFICATE.as_bytes()), Err(RequestError::BlockType));
         let node = CertificateRequest::parse(NODE.as_bytes()).unwrap();
-        // The part that is signed: behind the outer header, 184 bytes with a header of their own.
+        // The signed part: after the outer header come 184 bytes with a header of their own.
         for at in 4..4 + 3 + 184 {
             let mut der = node.der.clone();
             der[at] ^= 1;
             let checked = CertificateRequest::from_der(der).and_then(|r| r.check_signature());
-            assert!(checked.is_err(), "byte {at} may be anything");
+            assert!(checked.is_err(), "byte {at} is not covered by the signature");
         }
         let mut longer = node.der.clone();
         longer.push(0);

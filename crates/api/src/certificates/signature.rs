@@ -1,6 +1,7 @@
-//! Whether a certificate request is signed by the key that is in it.
+//! Verifies that a certificate request is signed with the private key of its own public key.
 //!
-//! Beyond what x509-parser verifies, as Go's crypto/x509 does: RSA keys from 1024 bits on, and P-521, which ring lacks.
+//! Supports more than x509-parser, as Go's crypto/x509 does: RSA keys from 1024 bits, and P-521, which ring
+//! lacks.
 
 use p521::ecdsa::signature::hazmat::PrehashVerifier;
 use p521::ecdsa::{Signature, VerifyingKey};
@@ -15,10 +16,10 @@ use x509_parser::oid_registry as oid;
 
 use super::request::RequestError;
 
-/// A shorter hash is the lower end of a number of the curve's size.
+/// The size of a P-521 scalar. A shorter hash is padded with leading zeros to this size.
 const P521_BYTES: usize = 66;
 
-/// Fails unless the request is signed by its own key.
+/// Verifies the signature with the request's own key.
 pub fn check(csr: &X509CertificationRequest<'_>) -> Result<(), RequestError> {
     let key = &csr.certification_request_info.subject_pki;
     let algorithm = &csr.signature_algorithm.algorithm;
@@ -53,7 +54,7 @@ pub fn check(csr: &X509CertificationRequest<'_>) -> Result<(), RequestError> {
     })
 }
 
-/// `None` if the signature is not one of the hash by the key.
+/// Verifies an ECDSA signature of the hash; `None` if it does not match.
 fn p521(key: &[u8], hash: &[u8], signature: &[u8]) -> Option<()> {
     let key = VerifyingKey::from_sec1_bytes(key).ok()?;
     let signature = Signature::from_der(signature).ok()?;
@@ -66,8 +67,8 @@ fn p521(key: &[u8], hash: &[u8], signature: &[u8]) -> Option<()> {
 mod tests {
     use super::super::request::CertificateRequest;
 
-    /// Made by OpenSSL: `openssl req -new -nodes -subj /CN=u -newkey rsa:1024` and `ec -pkeyopt ec_paramgen_curve:P-521`,
-    /// with the hash in their names.
+    /// Created with OpenSSL: `openssl req -new -nodes -subj /CN=u -newkey rsa:1024` and
+    /// `ec -pkeyopt ec_paramgen_curve:P-521`, with the hash in their names.
     const REQUESTS: [(&str, &str); 5] = [
         ("rsa1024-sha256", include_str!("testdata/rsa1024-sha256.csr")),
         ("rsa1024-sha512", include_str!("testdata/rsa1024-sha512.csr")),

@@ -1,4 +1,4 @@
-//! The signers of kubernetes.io: their names, and the requests that each of them takes.
+//! The signers of kubernetes.io: their names, and the requests that each of them accepts.
 //!
 //! Source: "Kubernetes signers" in the documentation of certificate signing requests.
 
@@ -11,21 +11,22 @@ pub const KUBE_APISERVER_CLIENT_KUBELET: &str = "kubernetes.io/kube-apiserver-cl
 pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
 pub const LEGACY_UNKNOWN: &str = "kubernetes.io/legacy-unknown";
 
-/// The condition types that decide on a request.
+/// The condition types that decide a request.
 pub const APPROVED: &str = "Approved";
 pub const DENIED: &str = "Denied";
 pub const FAILED: &str = "Failed";
-/// False on a request that waits for an administrator; it decides nothing.
+/// False on a request that waits for an administrator; it does not decide the request.
 pub const AUTO_APPROVAL: &str = "AutoApproval";
 
-/// The key of `spec.extra` below which the API server records the address that a request for a kubelet's serving
-/// certificate came from. Clients cannot set it.
+/// The key of `spec.extra` below which the API server records the address from which a request for a kubelet's
+/// serving certificate was sent. Clients cannot set it.
 pub const SOURCE_ADDRESS: &str = "knarr.dev/source-address";
-/// The annotation of a Node with further addresses for its serving certificate, separated by commas. Nodes cannot set
+/// The annotation of a Node with more addresses for its serving certificate, separated by commas. Nodes cannot
+/// set
 /// it.
 pub const SERVING_ADDRESSES: &str = "knarr.dev/serving-addresses";
 
-/// The group of all nodes, and what their user names begin with.
+/// The group of all nodes, and the prefix of their user names.
 pub const NODES_GROUP: &str = "system:nodes";
 pub const NODE_USER_PREFIX: &str = "system:node:";
 
@@ -34,7 +35,7 @@ pub const KEY_ENCIPHERMENT: &str = "key encipherment";
 pub const SERVER_AUTH: &str = "server auth";
 pub const CLIENT_AUTH: &str = "client auth";
 
-/// Whether the request has a condition of this type.
+/// Returns whether the request has a condition of this type.
 pub fn has_condition(csr: &api::CertificateSigningRequest, type_: &str) -> bool {
     let status = csr.status.as_ref();
     status.and_then(|s| s.conditions.as_ref()).into_iter().flatten().any(|c| c.type_ == type_)
@@ -44,7 +45,7 @@ pub fn is_issued(csr: &api::CertificateSigningRequest) -> bool {
     csr.status.as_ref().and_then(|s| s.certificate.as_ref()).is_some_and(|c| !c.0.is_empty())
 }
 
-/// What keeps a request from being one for a kubelet's client certificate; `None` if it is one.
+/// Returns why a request is not valid for a kubelet's client certificate; `None` if it is.
 pub fn kubelet_client_problem(request: &CertificateRequest, usages: &[String]) -> Option<String> {
     if request.organizations != [NODES_GROUP] {
         return Some("subject organization is not system:nodes".to_owned());
@@ -63,7 +64,7 @@ pub fn kubelet_client_problem(request: &CertificateRequest, usages: &[String]) -
     not_a_node(request).or_else(|| other_usages(usages, CLIENT_AUTH))
 }
 
-/// What keeps a request from being one for a kubelet's serving certificate; `None` if it is one.
+/// Returns why a request is not valid for a kubelet's serving certificate; `None` if it is.
 pub fn kubelet_serving_problem(request: &CertificateRequest, usages: &[String]) -> Option<String> {
     if request.organizations != [NODES_GROUP] {
         return Some("subject organization is not system:nodes".to_owned());
@@ -83,7 +84,7 @@ pub fn kubelet_serving_problem(request: &CertificateRequest, usages: &[String]) 
     other_usages(usages, SERVER_AUTH).or_else(|| not_a_node(request))
 }
 
-/// What keeps usages from being those of a client certificate for the API server; `None` if nothing does.
+/// Returns why usages are not valid for a client certificate of the API server; `None` if they are.
 pub fn client_usages_problem(usages: &[String]) -> Option<String> {
     let known = [DIGITAL_SIGNATURE, KEY_ENCIPHERMENT, CLIENT_AUTH];
     if let Some(other) = usages.iter().find(|u| !known.contains(&u.as_str())) {
@@ -93,7 +94,7 @@ pub fn client_usages_problem(usages: &[String]) -> Option<String> {
     (!usages.iter().any(|u| u == CLIENT_AUTH)).then(missing)
 }
 
-/// The name of the node that the subject stands for.
+/// Returns the name of the node that the subject identifies.
 pub fn node_name(request: &CertificateRequest) -> Option<&str> {
     request.common_name()?.strip_prefix(NODE_USER_PREFIX).filter(|name| !name.is_empty())
 }
@@ -103,7 +104,7 @@ fn not_a_node(request: &CertificateRequest) -> Option<String> {
     node_name(request).is_none().then(problem)
 }
 
-/// Exactly signature and authentication, and for RSA keys key encipherment too.
+/// Requires exactly digital signature and authentication; RSA keys may also have key encipherment.
 fn other_usages(usages: &[String], authentication: &str) -> Option<String> {
     let mut given: Vec<&str> = usages.iter().map(String::as_str).filter(|u| *u != KEY_ENCIPHERMENT).collect();
     given.sort_unstable();
@@ -120,15 +121,15 @@ mod tests {
     use super::super::testing::{JANE, NODE};
     use super::*;
 
-    fn words(usages: &[&str]) -> Vec<String> {
+    fn owned(usages: &[&str]) -> Vec<String> {
         usages.iter().map(|u| (*u).to_owned()).collect()
     }
 
     #[test]
     fn requests_of_kubelets() {
         let node = CertificateRequest::parse(NODE.as_bytes()).unwrap();
-        let serving = words(&[DIGITAL_SIGNATURE, SERVER_AUTH]);
-        let client = words(&[CLIENT_AUTH, KEY_ENCIPHERMENT, DIGITAL_SIGNATURE]);
+        let serving = owned(&[DIGITAL_SIGNATURE, SERVER_AUTH]);
+        let client = owned(&[CLIENT_AUTH, KEY_ENCIPHERMENT, DIGITAL_SIGNATURE]);
         assert_eq!(kubelet_serving_problem(&node, &serving), None);
         assert_eq!(node_name(&node), Some("n1"));
         assert_eq!(
@@ -145,7 +146,7 @@ mod tests {
             kubelet_serving_problem(&plain, &serving).as_deref(),
             Some("DNS or IP subjectAltName is required")
         );
-        let two = CertificateRequest { common_names: words(&["system:node:a", "system:node:b"]), ..plain };
+        let two = CertificateRequest { common_names: owned(&["system:node:a", "system:node:b"]), ..plain };
         assert_eq!(
             kubelet_client_problem(&two, &client).as_deref(),
             Some("subject common name does not begin with system:node:")
@@ -161,13 +162,13 @@ mod tests {
 
     #[test]
     fn usages_of_clients() {
-        assert_eq!(client_usages_problem(&words(&[CLIENT_AUTH])), None);
+        assert_eq!(client_usages_problem(&owned(&[CLIENT_AUTH])), None);
         assert_eq!(
-            client_usages_problem(&words(&[DIGITAL_SIGNATURE])).as_deref(),
+            client_usages_problem(&owned(&[DIGITAL_SIGNATURE])).as_deref(),
             Some("missing required usage for client certificate: client auth")
         );
         assert_eq!(
-            client_usages_problem(&words(&[CLIENT_AUTH, SERVER_AUTH])).as_deref(),
+            client_usages_problem(&owned(&[CLIENT_AUTH, SERVER_AUTH])).as_deref(),
             Some("invalid usage for client certificate: server auth")
         );
     }

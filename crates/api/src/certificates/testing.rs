@@ -1,4 +1,4 @@
-//! Requests and a certificate as OpenSSL makes them, for this folder's tests.
+//! Certificate requests and a certificate that OpenSSL created, for this folder's tests.
 
 /// `CN=system:node:n1, O=system:nodes`; names `n1` and 10.0.0.1; P-256.
 pub const NODE: &str = include_str!("testdata/node.csr");

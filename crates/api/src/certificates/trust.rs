@@ -8,7 +8,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 const BUNDLE_MAX_BYTES: usize = 1024 * 1024;
 
-/// Text between blocks is skipped.
+/// Validates a bundle of trust anchors; skips text between the PEM blocks.
 pub fn trust_anchors(errors: &mut ErrorList, path: &Path, bundle: &str) {
     if bundle.len() > BUNDLE_MAX_BYTES {
         errors.push(Error::too_long(path, BUNDLE_MAX_BYTES));

@@ -10,7 +10,7 @@ use super::request::{CertificateRequest, certificate_problem};
 use super::signers::{APPROVED, DENIED, FAILED, LEGACY_UNKNOWN};
 use crate::validate;
 
-/// The path by which an update comes, and with it what it may touch.
+/// The endpoint of an update, which decides what it may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     Whole,
@@ -44,7 +44,7 @@ const USAGES: [&str; 23] = [
     "timestamping",
 ];
 const SHORTEST_SECONDS: i32 = 600;
-/// Longest domain, and longest path: a label, a dot and a subdomain.
+/// The longest domain and path: a label, a dot and a subdomain.
 const DOMAIN_MAX: usize = 253;
 const PATH_MAX: usize = 253 + 63 + 1;
 
@@ -55,7 +55,7 @@ pub fn create(csr: &api::CertificateSigningRequest) -> ErrorList {
     errors
 }
 
-/// The spec is not looked at: it is what it was, and was checked then.
+/// Validates an update. The spec is not checked: it is immutable and was checked at creation.
 pub fn update(
     new: &api::CertificateSigningRequest,
     old: &api::CertificateSigningRequest,
@@ -113,7 +113,7 @@ fn spec(spec: &api::CertificateSigningRequestSpec) -> ErrorList {
     errors
 }
 
-/// `domain/path`, such as `kubernetes.io/kubelet-serving`.
+/// Validates `domain/path`, such as `kubernetes.io/kubelet-serving`.
 pub fn signer_name(errors: &mut ErrorList, path: &Path, name: &str) {
     if name == LEGACY_UNKNOWN {
         errors.push(Error::invalid(path, name, "the legacy signerName is not allowed via this API version"));
@@ -153,7 +153,7 @@ pub fn signer_name(errors: &mut ErrorList, path: &Path, name: &str) {
     }
 }
 
-/// The first of the labels between dots that is not as it should be.
+/// Returns the first invalid label between dots, with its problems.
 fn first_problems(text: &str, check: fn(&str) -> Vec<String>) -> Option<(&str, Vec<String>)> {
     text.split('.').map(|label| (label, check(label))).find(|(_, problems)| !problems.is_empty())
 }
@@ -175,7 +175,7 @@ fn has_duplicates(csr: &api::CertificateSigningRequest) -> bool {
     !conditions_of(csr).iter().all(|c| seen.insert(&c.type_))
 }
 
-/// What an old object already has wrong is borne.
+/// Validates the conditions; tolerates violations that the old object already has.
 fn conditions(
     errors: &mut ErrorList,
     csr: &api::CertificateSigningRequest,
@@ -221,7 +221,7 @@ fn certificate(errors: &mut ErrorList, csr: &api::CertificateSigningRequest) {
     }
 }
 
-/// Decisions are never taken back, and made through the approval path alone.
+/// Refuses to remove decisions, and to add them except through the approval endpoint.
 fn decisions_stay(
     errors: &mut ErrorList,
     new: &api::CertificateSigningRequest,

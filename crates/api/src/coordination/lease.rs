@@ -1,4 +1,4 @@
-//! Lease: who holds what until when.
+//! Lease: the holder of a lock or a heartbeat, with its expiry.
 
 use k8s_openapi::api::coordination::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -35,7 +35,9 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
 
 struct Rules;
 
-/// Fields of coordinated leader election, a beta feature that is off by default: dropped then, unless they are there.
+/// Fields of coordinated leader election, a beta feature that is off by default. While it is off, they are
+/// removed
+/// unless the old object has them.
 const COORDINATED: &[&str] = &["strategy", "preferredHolder"];
 
 impl Strategy for Rules {

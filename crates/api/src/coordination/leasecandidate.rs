@@ -1,4 +1,4 @@
-//! LeaseCandidate: who would hold a Lease, where the holder is chosen rather than first come.
+//! LeaseCandidate: a candidate for a Lease whose holder is elected by a strategy, not by who is first.
 
 use k8s_openapi::api::coordination::v1beta1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -68,7 +68,7 @@ impl Strategy for Rules {
     }
 }
 
-/// Major, minor and patch of a semantic version; what follows them does not count here.
+/// Parses major, minor and patch of a semantic version; ignores the rest.
 fn version(text: &str) -> Option<[u64; 3]> {
     let core = text.split(['-', '+']).next()?;
     let mut parts = core.split('.').map(|p| p.parse().ok());
@@ -100,7 +100,7 @@ fn validate_spec(spec: &api::LeaseCandidateSpec) -> ErrorList {
     errors
 }
 
-/// The strategy by which the candidate with the oldest version to be compatible with goes first.
+/// The strategy that prefers the candidate with the oldest emulation version.
 pub const OLDEST_EMULATION_VERSION: &str = "OldestEmulationVersion";
 
 fn validate_strategy(errors: &mut ErrorList, path: &Path, strategy: &str, emulated: [u64; 3]) {
@@ -112,7 +112,7 @@ fn validate_strategy(errors: &mut ErrorList, path: &Path, strategy: &str, emulat
         let problem = "must be specified when `strategy` is 'OldestEmulationVersion'";
         errors.push(Error::required(&path.child("emulationVersion"), problem));
     }
-    // Upstream names the field twice.
+    // Upstream's path has the field twice.
     let at = at.child("strategy");
     if strategy.contains('/') {
         validate::label_key(errors, &at, strategy);

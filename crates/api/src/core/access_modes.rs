@@ -1,10 +1,10 @@
-//! How volumes may be mounted: what claims and volumes have in common.
+//! Access modes, which claims and volumes have in common.
 
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 
 use crate::validate;
 
-/// `RWO,ROX,RWX,RWOP`, those that are there.
+/// Returns the modes that are set: `RWO,ROX,RWX,RWOP`.
 pub(crate) fn access_modes(modes: &[String]) -> String {
     const SHORT: [(&str, &str); 4] = [
         ("ReadWriteOnce", "RWO"),
@@ -18,7 +18,7 @@ pub(crate) fn access_modes(modes: &[String]) -> String {
 
 const ACCESS_MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 
-/// Access modes of a claim or a volume.
+/// Validates the access modes of a claim or a volume.
 pub(crate) fn validate_access_modes(errors: &mut ErrorList, path: &Path, modes: &[String]) {
     for mode in modes {
         validate::supported_value(errors, path, mode, ACCESS_MODES);

@@ -1,4 +1,4 @@
-//! Binding: which node a pod is to run on; the older form of `pods/binding`.
+//! Binding: the node that a pod will run on; the older form of `pods/binding`.
 
 use k8s_openapi::api::core::v1 as api;
 use knarr_apimachinery::field::{ErrorList, Path};
@@ -27,7 +27,7 @@ impl Strategy for Rules {
     }
 }
 
-/// A binding names a node.
+/// Requires that a binding names a node.
 pub fn validate_binding(binding: &api::Binding) -> ErrorList {
     let mut errors = ErrorList::new();
     let path = Path::new("target");

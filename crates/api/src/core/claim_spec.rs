@@ -1,4 +1,4 @@
-//! The spec of a claim, wherever it stands: in a claim, or in the template of a pod or StatefulSet.
+//! The spec of a claim: in a claim, or in the template of a pod or StatefulSet.
 
 use k8s_openapi::api::core::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -8,12 +8,12 @@ use crate::core::access_modes::validate_access_modes;
 use crate::defaults::{Fields, unset};
 use crate::validate;
 
-/// Fills in what a claim's spec leaves out.
+/// Sets the defaults of a claim's spec.
 pub fn default_spec(spec: &mut Fields) {
     unset(spec, "volumeMode", "Filesystem");
 }
 
-/// What is wrong with a claim's spec.
+/// Validates a claim's spec.
 pub fn validate_claim_spec(errors: &mut ErrorList, path: &Path, spec: &api::PersistentVolumeClaimSpec) {
     let modes = spec.access_modes.as_deref().unwrap_or_default();
     if modes.is_empty() {
@@ -44,7 +44,7 @@ pub fn validate_claim_spec(errors: &mut ErrorList, path: &Path, spec: &api::Pers
     class_name(errors, "volumeAttributesClassName", spec.volume_attributes_class_name.as_deref());
 }
 
-/// What a new volume is filled with: both fields say the same.
+/// Validates the sources that a new volume is filled from: both fields have to agree.
 fn data_sources(errors: &mut ErrorList, path: &Path, spec: &api::PersistentVolumeClaimSpec) {
     let reference = |errors: &mut ErrorList, path: &Path, name: &str, kind: &str, group: Option<&str>| {
         validate::required(errors, &path.child("name"), name);
@@ -76,6 +76,6 @@ fn data_sources(errors: &mut ErrorList, path: &Path, spec: &api::PersistentVolum
     } else {
         return;
     };
-    // Upstream shows a path where the value should be.
+    // Upstream shows a path in place of the value.
     errors.push(validate::invalid_text(path, "{}", problem));
 }

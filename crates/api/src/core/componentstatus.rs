@@ -1,4 +1,4 @@
-//! ComponentStatus: whether the parts of the control plane are well, an old way to ask.
+//! ComponentStatus: the health of the control plane's components (deprecated upstream).
 
 use k8s_openapi::api::core::v1 as api;
 use serde_json::Value;
@@ -43,7 +43,7 @@ fn cells(object: &Object, _: &CellContext) -> Vec<Value> {
     ]
 }
 
-/// Nobody writes these objects: they are made when somebody asks.
+/// Objects of this kind are not stored: each request builds them.
 struct Rules;
 
 impl Strategy for Rules {

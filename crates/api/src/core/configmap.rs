@@ -65,7 +65,7 @@ impl Strategy for Rules {
     }
 }
 
-/// Largest content of a ConfigMap or Secret, in bytes.
+/// The largest content of a ConfigMap or Secret, in bytes.
 pub const MAX_BYTES: usize = 1024 * 1024;
 
 fn validate_data(config: &api::ConfigMap) -> ErrorList {

@@ -1,4 +1,4 @@
-//! Endpoints: the addresses behind a Service, in the older form.
+//! Endpoints: the addresses behind a Service; the older form of EndpointSlice.
 
 use std::net::IpAddr;
 
@@ -38,7 +38,7 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     ]
 }
 
-/// Every ready address with every port, at most three shown.
+/// Returns the cell with every ready address and port, at most three.
 fn addresses(subsets: &[api::EndpointSubset]) -> String {
     if subsets.is_empty() {
         return "<none>".to_owned();
@@ -82,7 +82,7 @@ impl Strategy for Rules {
             return ErrorList::new();
         };
         if new.subsets == old.subsets {
-            // What was let in once stays, whatever the rules are now.
+            // Unchanged subsets are not validated again, so that rules may become stricter.
             return ErrorList::new();
         }
         validate_subsets(&new)
@@ -161,7 +161,7 @@ fn validate_port(errors: &mut ErrorList, path: &Path, port: &api::EndpointPort, 
     }
 }
 
-/// An address that traffic can be sent to from another machine.
+/// Validates an address that other machines can send traffic to.
 pub(crate) fn endpoint_ip(errors: &mut ErrorList, path: &Path, text: &str) {
     let mut unused = ErrorList::new();
     let Some(ip) = addresses::ip(&mut unused, path, text) else {

@@ -1,4 +1,4 @@
-//! Event: something that happened to an object.
+//! Event: a report of something that happened to an object.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as api;
@@ -50,13 +50,13 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     event_cells(&object.typed::<api::Event>().unwrap_or_default(), cx)
 }
 
-/// The cells of an Event in its core form.
+/// Returns the cells of an Event in its core form.
 pub fn event_cells(event: &api::Event, cx: &CellContext) -> Vec<Value> {
     let since = |then: Option<Timestamp>| table::since(then, cx.now);
     let first_at = event.first_timestamp.as_ref().map(|t| t.0).or(event.event_time.as_ref().map(|t| t.0));
     let first = since(first_at);
     let mut last = event.last_timestamp.as_ref().map_or(first.clone(), |t| since(Some(t.0)));
-    // Events of the newer kind carry no count when they stand alone.
+    // Events of `events.k8s.io` have no count unless they are a series.
     let mut count = event.count.filter(|c| *c != 0).unwrap_or(1);
     if let Some(series) = &event.series {
         last = since(series.last_observed_time.as_ref().map(|t| t.0));
@@ -82,7 +82,7 @@ pub fn event_cells(event: &api::Event, cx: &CellContext) -> Vec<Value> {
     ]
 }
 
-/// `component, host`, from either form's fields.
+/// Returns `component, host`, from the fields of either form.
 fn source(event: &api::Event) -> String {
     let old = event.source.clone().unwrap_or_default();
     let filled =
@@ -112,16 +112,17 @@ impl Strategy for Rules {
     }
 }
 
-/// Longest reporting instance, action and reason.
+/// The longest reporting instance, action and reason.
 const WORD_MAX: usize = 128;
-/// Longest message.
+/// The longest message.
 const NOTE_MAX: usize = 1024;
-/// The same of events of the older form. Upstream has no limit there, and recorders write more than a note may have; but
-/// every node and controller may write any number of them.
+/// The same limits for events of the older form. Upstream has none there, and recorders write longer texts than
+/// the
+/// limits above allow; but every node and controller may write any number of them.
 const OLD_WORD_MAX: usize = 1024;
 const OLD_MESSAGE_MAX: usize = 16 * 1024;
 
-/// What holds for events of either form; `reporter` is the name of the reporting controller's field.
+/// Validates an event of either form; `reporter` is the name of the reporting controller's field.
 pub fn validate_event(event: &api::Event, reporter: &str) -> ErrorList {
     let mut errors = ErrorList::new();
     let namespace = event.metadata.namespace.as_deref().unwrap_or("");
@@ -162,7 +163,7 @@ pub fn validate_event(event: &api::Event, reporter: &str) -> ErrorList {
     errors
 }
 
-/// The lengths of what an event of the older form says.
+/// Limits the lengths of the texts of an event of the older form.
 fn limit_old(errors: &mut ErrorList, event: &api::Event) {
     let source = event.source.clone().unwrap_or_default();
     for (path, value, most) in [

@@ -24,7 +24,7 @@ pub const RESOURCE: Resource = Resource {
     ..Resource::stored(api::LimitRange::RESOURCE, "LimitRangeList", "limitrange", &Rules)
 };
 
-/// What one list of quantities names and another does not goes into the other.
+/// Copies quantities to the other list, where that has none.
 fn inherit(item: &mut Fields, from: &str, to: &str) {
     let given = item.get(from).and_then(Value::as_object).cloned().unwrap_or_default();
     if given.is_empty() {
@@ -120,7 +120,8 @@ fn validate_item(errors: &mut ErrorList, path: &Path, limit: &api::LimitRangeIte
         let why = "either minimum or maximum storage value is required, but neither was provided";
         errors.push(Error::required(&path.child("limits"), why));
     }
-    // Each pair: the smaller amount, the larger one, where the error is shown, and how it is said.
+    // Each entry: the error field, the list of smaller amounts, the list of larger ones, and their names in the
+    // message.
     for (field, low, high, low_words, high_words) in [
         ("min", &min, &max, "min value", "max value"),
         ("defaultRequest", &min, &request, "min value", "default request value"),

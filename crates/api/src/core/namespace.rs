@@ -1,4 +1,4 @@
-//! Namespace: a room for names.
+//! Namespace: a scope for names.
 
 use k8s_openapi::api::core::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -15,9 +15,9 @@ use crate::validate;
 
 const FINALIZE: Subresource = Subresource { name: "finalize", body: None, verbs: &["update"] };
 
-/// The finalizer that keeps a namespace until its content is gone.
+/// The finalizer that keeps a namespace until its content is deleted.
 pub const FINALIZER: &str = "kubernetes";
-/// The label that repeats the namespace's name, for selectors.
+/// The label with the namespace's name, for selectors.
 pub const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 pub const RESOURCE: Resource = Resource {
@@ -56,7 +56,7 @@ impl Strategy for Rules {
     }
 
     fn prepare_for_create(&self, object: &mut Value) {
-        // Again, because a generated name did not exist yet when the object was defaulted.
+        // Runs again, because a generated name does not exist yet when the object is defaulted.
         self.default(object);
         let map = prepare::object(object);
         map.insert("status".to_owned(), json!({"phase": "Active"}));

@@ -74,10 +74,10 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     ]
 }
 
-/// `Ready`, `NotReady` or `Unknown`, and `SchedulingDisabled` when it is cordoned.
+/// Returns the STATUS cell: `Ready`, `NotReady` or `Unknown`, with `SchedulingDisabled` if the node is cordoned.
 fn state(node: &api::Node) -> String {
     let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
-    // The last one counts, should there be several.
+    // If there are several Ready conditions, the last one counts.
     let mut text = match conditions.iter().rev().find(|c| c.type_ == "Ready") {
         Some(ready) if ready.status == "True" => "Ready",
         Some(_) => "NotReady",
@@ -90,7 +90,7 @@ fn state(node: &api::Node) -> String {
     text
 }
 
-/// Roles from `node-role.kubernetes.io/ROLE` and `kubernetes.io/role=ROLE`, sorted.
+/// Returns the roles from `node-role.kubernetes.io/ROLE` and `kubernetes.io/role=ROLE`, sorted.
 fn roles(node: &api::Node) -> String {
     let labels = node.metadata.labels.iter().flatten();
     let roles: BTreeSet<&str> = labels
@@ -103,7 +103,7 @@ fn roles(node: &api::Node) -> String {
     roles.into_iter().collect::<Vec<_>>().join(",")
 }
 
-/// `podCIDR` and the first of `podCIDRs` are one and the same.
+/// Makes `podCIDR` and the first of `podCIDRs` equal.
 fn pod_ranges(spec: &mut Fields) {
     let first = spec.get("podCIDRs").and_then(|list| list.get(0)).cloned();
     let single = text(spec, "podCIDR").to_owned();
@@ -191,7 +191,7 @@ fn validate_node(node: &api::Node) -> ErrorList {
 
 const UNIQUE: &str = "taints must be unique by key and effect pair";
 
-/// Errors about taints name `metadata`, as upstream does.
+/// Validates taints. Errors name `metadata`, as upstream's do.
 fn taints(errors: &mut ErrorList, taints: &[api::Taint]) {
     let mut seen = BTreeSet::new();
     for (i, taint) in taints.iter().enumerate() {

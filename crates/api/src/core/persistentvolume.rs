@@ -86,7 +86,7 @@ impl Strategy for Rules {
     }
 
     fn prepare_for_create(&self, object: &mut Value) {
-        // It enters its first phase as it is made.
+        // The transition to the first phase happens at creation.
         let made = object.pointer("/metadata/creationTimestamp").cloned().unwrap_or_default();
         let status = json!({"phase": "Pending", "lastPhaseTransitionTime": made});
         prepare::object(object).insert("status".to_owned(), status);
@@ -110,7 +110,7 @@ impl Strategy for Rules {
         }
         let mut errors = validate_volume(&new);
         let (mut now, before) = (source(&new), source(&old));
-        // A secret for growing the volume may come later.
+        // A secret for expanding the volume may be added later.
         const EXPAND: &str = "controllerExpandSecretRef";
         if before.get("csi").is_some_and(|csi| csi.get(EXPAND).is_none())
             && let Some(csi) = existing(&mut now, "csi")
@@ -149,7 +149,7 @@ impl Strategy for Rules {
     }
 }
 
-/// What the source of a volume gets where its author said nothing.
+/// Sets the defaults of a volume's source.
 pub fn default_source(spec: &mut Fields) {
     if let Some(host_path) = existing(spec, "hostPath") {
         unset(host_path, "type", "");
@@ -157,7 +157,7 @@ pub fn default_source(spec: &mut Fields) {
     default_network_volume(spec);
 }
 
-/// The volume's class; empty without one.
+/// Returns the volume's class, or an empty string.
 pub fn class_of_volume(volume: &api::PersistentVolume) -> &str {
     class(&volume.metadata, volume.spec.as_ref().and_then(|s| s.storage_class_name.as_deref()))
 }
@@ -209,7 +209,7 @@ fn volume_warnings(volume: &api::PersistentVolume) -> Vec<String> {
     warnings
 }
 
-/// Node labels that have newer names.
+/// Deprecated node labels and the labels that replace them.
 const RENAMED_LABELS: [(&str, &str); 5] = [
     ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
     ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
@@ -218,7 +218,7 @@ const RENAMED_LABELS: [(&str, &str); 5] = [
     ("beta.kubernetes.io/arch", "kubernetes.io/arch"),
 ];
 
-/// Whether nothing but the names of labels has changed, from old to newer ones.
+/// Returns whether only label names changed, from deprecated to current ones.
 fn only_newer_labels(old: &api::VolumeNodeAffinity, new: Option<&api::VolumeNodeAffinity>) -> bool {
     let mut renamed = old.clone();
     let terms = |a: &api::VolumeNodeAffinity| {
@@ -237,7 +237,7 @@ fn only_newer_labels(old: &api::VolumeNodeAffinity, new: Option<&api::VolumeNode
     new == Some(&renamed)
 }
 
-/// Node affinity as the server's own type shows it.
+/// Returns node affinity in upstream's internal Go type, as the message shows it.
 fn affinity_text(affinity: &api::VolumeNodeAffinity) -> String {
     let list = |requirements: Option<&Vec<api::NodeSelectorRequirement>>| {
         let one = |r: &api::NodeSelectorRequirement| {
@@ -272,7 +272,7 @@ const NOT_SOURCES: &[&str] = &[
     "volumeMode",
 ];
 
-/// Where the storage is: the one field of the spec that says so.
+/// Returns the volume source: the field of the spec that says where the storage is.
 fn source(volume: &api::PersistentVolume) -> Fields {
     volume.spec.as_ref().map(source_of).unwrap_or_default()
 }
@@ -336,7 +336,7 @@ fn validate_volume(volume: &api::PersistentVolume) -> ErrorList {
     errors
 }
 
-/// Whether the path means `/`, however it is written.
+/// Returns whether the path is the root directory, in any spelling.
 fn is_root(path: &str) -> bool {
     let mut depth = 0usize;
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
@@ -391,14 +391,14 @@ const SOURCES: &[&str] = &[
     "csi",
 ];
 
-/// Exactly one source, whose own rules hold.
+/// Requires exactly one valid source.
 fn validate_source(errors: &mut ErrorList, path: &Path, spec: &api::PersistentVolumeSpec, name: &str) {
     let sources = source_of(spec);
     let mut found = 0;
     for field in SOURCES {
         let Some(source) = sources.get(*field).and_then(Value::as_object) else { continue };
         found += 1;
-        // Upstream's paths are spelled in more than one way.
+        // Upstream's paths spell some fields in more than one way.
         let (at, forbidden) = match *field {
             "gcePersistentDisk" => ("persistentDisk", *field),
             "cephfs" => (*field, "cephFS"),
@@ -425,7 +425,7 @@ fn validate_source(errors: &mut ErrorList, path: &Path, spec: &api::PersistentVo
     }
 }
 
-/// A volume that is described where it is attached, rather than by an object of its own.
+/// Validates the spec of an inline volume, which a VolumeAttachment contains in place of a reference.
 pub fn inline_spec(errors: &mut ErrorList, path: &Path, spec: &api::PersistentVolumeSpec) {
     const WHY: &str = "may not be specified in the context of inline volumes";
     let not_here = |errors: &mut ErrorList, field: &str, set: bool| {

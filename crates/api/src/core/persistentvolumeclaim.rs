@@ -1,4 +1,4 @@
-//! PersistentVolumeClaim: a wish for storage.
+//! PersistentVolumeClaim: a request for storage.
 
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
@@ -130,7 +130,7 @@ fn validate_claim(claim: &api::PersistentVolumeClaim) -> ErrorList {
     errors
 }
 
-/// The sources that claims knew before there was a field for any kind.
+/// Returns whether `dataSource` supports this source; `dataSourceRef` supports any kind.
 fn is_old_source(source: &Value) -> bool {
     let text = |field: &str| source.get(field).and_then(Value::as_str).unwrap_or("");
     matches!(
@@ -139,7 +139,7 @@ fn is_old_source(source: &Value) -> bool {
     )
 }
 
-/// One of the two fields fills in the other; what the older one never knew is dropped from it.
+/// Copies one of the two fields to the other; clears a `dataSource` of a kind that it does not support.
 fn normalize_sources(claim: &mut Value) {
     let spec = child(prepare::object(claim), "spec");
     let set = |spec: &Fields, field: &str| spec.get(field).is_some_and(|v| !v.is_null());
@@ -164,7 +164,7 @@ fn normalize_sources(claim: &mut Value) {
     }
 }
 
-/// The claim's class; empty without one.
+/// Returns the claim's class, or an empty string.
 pub fn class_of(claim: &api::PersistentVolumeClaim) -> &str {
     class(&claim.metadata, claim.spec.as_ref().and_then(|s| s.storage_class_name.as_deref()))
 }
@@ -180,7 +180,7 @@ fn claim_warnings(claim: &api::PersistentVolumeClaim) -> Vec<String> {
     warnings
 }
 
-/// What the status of a claim may say.
+/// Validates the status of a claim.
 fn validate_status(new: &api::PersistentVolumeClaim) -> ErrorList {
     const STATES: [&str; 5] = [
         "ControllerResizeInProgress",
@@ -219,7 +219,7 @@ fn validate_status(new: &api::PersistentVolumeClaim) -> ErrorList {
     errors
 }
 
-/// A resource that a claim can have: storage, or one of somebody else's.
+/// Validates a resource of a claim: storage, or a resource outside of Kubernetes' own domains.
 fn resource_key(errors: &mut ErrorList, path: &Path, name: &str) -> bool {
     let before = errors.0.len();
     validate::label_key(errors, path, name);
@@ -230,7 +230,7 @@ fn resource_key(errors: &mut ErrorList, path: &Path, name: &str) -> bool {
     errors.0.len() == before
 }
 
-/// Once made, a claim may only grow, and be bound to a volume.
+/// Validates an update: a claim may only grow, be bound to a volume, and change its attributes class.
 fn validate_claim_update(new: &api::PersistentVolumeClaim, old: &api::PersistentVolumeClaim) -> ErrorList {
     let mut errors = validate_claim(new);
     let mut settled = new.spec.clone().unwrap_or_default();
@@ -239,7 +239,7 @@ fn validate_claim_update(new: &api::PersistentVolumeClaim, old: &api::Persistent
         before.volume_name.clone_from(&settled.volume_name);
     }
     if before.storage_class_name.is_none() {
-        // A default class may come later.
+        // A default class may be set later.
         settled.storage_class_name = None;
     }
     if new.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound") {

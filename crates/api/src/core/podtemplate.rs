@@ -1,4 +1,4 @@
-//! PodTemplate: a stored description of a pod.
+//! PodTemplate: a stored pod template.
 
 use k8s_openapi::api::core::v1 as api;
 use knarr_apimachinery::field::{ErrorList, Path};

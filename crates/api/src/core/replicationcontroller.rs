@@ -1,4 +1,4 @@
-//! ReplicationController: the older way to keep a number of pods.
+//! ReplicationController: the predecessor of ReplicaSet.
 
 use k8s_openapi::api::core::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};

@@ -1,4 +1,4 @@
-//! ResourceQuota: how much a namespace may use.
+//! ResourceQuota: limits the usage of a namespace.
 
 use std::collections::BTreeSet;
 
@@ -150,7 +150,7 @@ fn validate_quota(quota: &api::ResourceQuota) -> ErrorList {
     errors
 }
 
-/// Whether a quota of this scope can count the resource.
+/// Returns whether a quota of this scope can count the resource.
 fn scope_covers(scope: &str, resource: &str) -> bool {
     let of_claims = matches!(resource, "persistentvolumeclaims" | "requests.storage");
     let of_pods = matches!(
@@ -166,7 +166,7 @@ fn scope_covers(scope: &str, resource: &str) -> bool {
     }
 }
 
-/// A resource of a container, a count of objects, or a fully qualified name.
+/// Requires a resource of a container, an object count, or a fully qualified name.
 fn quota_resource_name(errors: &mut ErrorList, path: &Path, name: &str) {
     let found = names::label_key(name);
     if !found.is_empty() {

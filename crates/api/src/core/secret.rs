@@ -1,4 +1,4 @@
-//! Secret: data that is shown to few.
+//! Secret: confidential data.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;

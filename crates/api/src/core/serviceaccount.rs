@@ -16,7 +16,7 @@ const TOKEN: Subresource = Subresource {
     verbs: CREATE_ONLY,
 };
 
-/// References to secrets are by name alone.
+/// Removes everything but the names from references to secrets.
 fn keep_secret_names_only(object: &mut Value) {
     for secret in object.get_mut("secrets").and_then(Value::as_array_mut).into_iter().flatten() {
         if let Some(map) = secret.as_object_mut() {

@@ -1,4 +1,4 @@
-//! Sources of volumes that pods and persistent volumes share: what each of them needs.
+//! Validation of volume sources that pods and persistent volumes share.
 
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::names;
@@ -8,11 +8,11 @@ use crate::defaults::{Fields, text};
 use crate::storage::parameters::csi_driver;
 use crate::validate;
 
-/// Whose volume it is: the two forms of a source differ a little.
+/// The owner of a volume: the two forms of a source differ a little.
 #[derive(Clone, Copy)]
 pub enum Of<'a> {
     Pod,
-    /// With the volume's name, which is empty for a volume described inline.
+    /// The volume's name, which is empty for an inline volume.
     PersistentVolume(&'a str),
 }
 
@@ -22,7 +22,7 @@ impl Of<'_> {
     }
 }
 
-/// Looks at the source that is called `field` in the volume, at this path.
+/// Validates the source in the field `field` of the volume, at this path.
 pub fn source(errors: &mut ErrorList, path: &Path, field: &str, source: &Fields, of: Of<'_>) {
     let need = |errors: &mut ErrorList, fields: &[&str]| {
         for field in fields {
@@ -90,7 +90,7 @@ fn lun(errors: &mut ErrorList, path: &Path, lun: i64) {
     validate::number_problems(errors, &path.child("lun"), lun, names::in_range(lun, 0, 255));
 }
 
-/// A name of the older form of secret reference, or of the one with a namespace.
+/// Validates a secret reference: by name in pods, by name and namespace in persistent volumes.
 fn secret(errors: &mut ErrorList, path: &Path, reference: Option<&Value>, of: Of<'_>) {
     let Some(reference) = reference.and_then(Value::as_object) else { return };
     let fields: &[&str] = if of.is_persistent() { &["name", "namespace"] } else { &["name"] };
@@ -99,7 +99,7 @@ fn secret(errors: &mut ErrorList, path: &Path, reference: Option<&Value>, of: Of
     }
 }
 
-/// A secret of the container storage interface: name and namespace, both well formed.
+/// Validates a CSI secret reference: name and namespace are required and well-formed.
 fn full_secret(errors: &mut ErrorList, path: &Path, reference: &Fields) {
     let (name, namespace) = (text(reference, "name"), text(reference, "namespace"));
     if validate::required(errors, &path.child("name"), name) {
@@ -152,7 +152,7 @@ fn iscsi(errors: &mut ErrorList, path: &Path, source: &Fields, of: Of<'_>) {
     }
 }
 
-/// `iqn.2001-04.com.example:x`, `eui.` with 16, `naa.` with 32 letters and digits.
+/// Returns whether this is `iqn.2001-04.com.example:x`, or `eui.` with 16, `naa.` with 32 letters and digits.
 fn is_iscsi_name(name: &str) -> bool {
     let alphanumeric = |s: &str| s.chars().all(|c| c.is_ascii_alphanumeric());
     let (kind, rest) = name.split_at_checked(4).unwrap_or((name, ""));
@@ -254,7 +254,7 @@ fn quobyte(errors: &mut ErrorList, path: &Path, source: &Fields) {
     validate::required(errors, &path.child("volume"), text(source, "volume"));
 }
 
-/// `host:port` or `[v6]:port`, of any length.
+/// Returns whether this is `host:port` or `[v6]:port`, of any length.
 fn is_host_port(text: &str) -> bool {
     match text.strip_prefix('[') {
         Some(rest) => rest

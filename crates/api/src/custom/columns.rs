@@ -1,4 +1,4 @@
-//! The table columns of a custom resource: its name, and what `additionalPrinterColumns` say.
+//! The table columns of a custom resource: its name, and its `additionalPrinterColumns`.
 
 use jiff::Timestamp;
 use knarr_apimachinery::jsonpath::JsonPath;
@@ -9,14 +9,14 @@ use crate::object::Object;
 use crate::resource::CellContext;
 use crate::table;
 
-/// What `kubectl get` shows of a custom resource.
+/// The columns that `kubectl get` shows of a custom resource.
 #[derive(Default)]
 pub struct Columns {
     columns: Vec<(PrinterColumn, JsonPath)>,
 }
 
 impl Columns {
-    /// Without any, the age is shown. From a path that cannot be read on, columns are left out.
+    /// Without printer columns, the age is shown. Drops the columns from the first invalid JSON path on.
     pub fn new(columns: &[PrinterColumn]) -> Self {
         let age = [PrinterColumn {
             name: "Age".to_owned(),
@@ -30,7 +30,7 @@ impl Columns {
         Self { columns: columns.iter().map_while(read).collect() }
     }
 
-    /// As the Table kind lists them.
+    /// Returns the columns in the form of the Table kind.
     pub fn definitions(&self) -> Value {
         let name = table::PLAIN_COLUMNS[..1].iter().map(crate::resource::Column::definition);
         let own = self.columns.iter().map(|(c, _)| {
@@ -44,7 +44,7 @@ impl Columns {
         name.chain(own).collect()
     }
 
-    /// The cells of one row.
+    /// Returns the cells of one row.
     pub fn cells(&self, object: &Object, context: &CellContext) -> Vec<Value> {
         let value: Value = serde_json::from_slice(&object.json()).unwrap_or_default();
         let own = self.columns.iter().map(|(column, path)| match path.find(&value).first() {

@@ -1,4 +1,4 @@
-//! Custom resources: what a CustomResourceDefinition makes of one of its versions.
+//! Custom resources: one served version of a CustomResourceDefinition.
 
 mod columns;
 mod rules;
@@ -30,17 +30,17 @@ pub struct CustomResource {
     pub columns: Columns,
     pub schema: Schema,
     rules: Option<Rules>,
-    /// Whether unknown fields are kept everywhere, as in old definitions without a schema.
+    /// Whether unknown fields are preserved everywhere, as in old definitions without a schema.
     pub preserve_unknown_fields: bool,
     pub status: bool,
     pub scale: Option<Scale>,
-    /// What a client of a deprecated version is told.
+    /// The deprecation warning for clients of this version.
     pub deprecation: Option<String>,
-    /// The definition that this is a version of.
+    /// The definition of this version.
     pub definition: Arc<Definition>,
 }
 
-/// There are more names than can be kept.
+/// The limit of interned names is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too many names of resources are in use")]
 pub struct TooManyNames;
@@ -50,7 +50,7 @@ const ONLY_STATUS: &[Subresource] = &[STATUS];
 const ONLY_SCALE: &[Subresource] = &[SCALE];
 const SCALE_AND_STATUS: &[Subresource] = &[SCALE, STATUS];
 
-/// Stands where a static strategy has to; the real one is the [`CustomResource`] itself.
+/// Fills the static strategy field of [`Resource`]; the real strategy is the [`CustomResource`] itself.
 struct Placeholder;
 
 impl Strategy for Placeholder {
@@ -111,12 +111,12 @@ impl CustomResource {
         })
     }
 
-    /// The schema of the status, if it has one.
+    /// Returns the schema of the status, if there is one.
     fn status_schema(&self) -> Option<&Schema> {
         self.schema.properties.get("status")
     }
 
-    /// The object as a Scale.
+    /// Returns the Scale of the object.
     pub fn scale_of(&self, object: &Value) -> Result<Value, String> {
         match &self.scale {
             Some(scale) => scale::of(object, scale),

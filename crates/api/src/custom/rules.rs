@@ -1,4 +1,4 @@
-//! The rules of `x-kubernetes-validations`: compiled once with their schema, run on objects within one budget.
+//! The rules of `x-kubernetes-validations`: compiled once with their schema, run on an object within one budget.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -10,9 +10,9 @@ use knarr_cel::schema::{self, DeclType};
 use knarr_cel::{Activation, Budget, Declarations, EvalError, Program, Type, Value as Cel, checked};
 use serde_json::Value;
 
-/// The rules of a schema and of all below it; only parts that have any.
+/// The rules of a schema and of all schemas below it; only parts with rules are kept.
 pub struct Rules {
-    /// `object`, `array` …: what messages show in place of values.
+    /// `object`, `array` …, which messages show in place of values.
     ty: String,
     decl: Option<Arc<DeclType>>,
     rules: Vec<Compiled>,
@@ -30,7 +30,7 @@ struct Compiled {
     uses_old: bool,
 }
 
-/// The variables of rules about values of this type.
+/// Returns the declarations for rules about values of this type.
 pub fn declarations(decl: &Arc<DeclType>, optional_old: bool) -> Declarations {
     let declared = Declarations::new().declared("self", decl);
     if optional_old {
@@ -41,7 +41,7 @@ pub fn declarations(decl: &Arc<DeclType>, optional_old: bool) -> Declarations {
 }
 
 impl Rules {
-    /// Compiles the rules of a schema, given as it is read and as it was written; `None` when it has none.
+    /// Compiles the rules of a schema, given parsed and as written; `None` if it has no rules.
     pub fn compile(schema: &Schema, json: &Value, resource_root: bool) -> Option<Self> {
         if !schema.any(&|s| !s.rules.is_empty()) {
             return None;
@@ -74,7 +74,7 @@ impl Rules {
         })
     }
 
-    /// What the rules have against a value, with what it was before where that is known.
+    /// Runs the rules on a value, with its old value if there is one, and returns the errors.
     pub fn check(&self, new: &Value, old: Option<&Value>, schema: &Schema, path: &Path) -> ErrorList {
         let mut run = Run { budget: Budget::default(), errors: ErrorList::new(), over: false };
         let correlation = old.map(|old| Correlation::new(new, old, schema));
@@ -89,7 +89,8 @@ fn compiled(rule: &Rule, decl: Option<&Arc<DeclType>>) -> Compiled {
     let Some(decl) = decl else {
         return nothing("failed to convert to declType for CEL validation rules".to_owned());
     };
-    // What is stored already was checked when it came.
+    // The rules were validated when the definition was stored, so that they may use everything stored rules may
+    // use.
     let decls = declarations(decl, rule.optional_old_self == Some(true)).stored();
     let expression = match checked(&rule.rule, &decls, &[Type::Bool]) {
         Ok(expression) => expression,
@@ -109,11 +110,11 @@ fn compiled(rule: &Rule, decl: Option<&Arc<DeclType>>) -> Compiled {
 struct Run {
     budget: Budget<'static>,
     errors: ErrorList,
-    /// Nothing more may be run.
+    /// Whether the budget is used up, so that no more rules run.
     over: bool,
 }
 
-/// The nearest value for which it is known what it was before, of which many below may ask whether it has changed.
+/// The nearest value that has a correlated old value. Many values below may ask whether it has changed.
 struct Before<'a> {
     correlation: Correlation<'a>,
     unchanged: OnceCell<bool>,
@@ -296,7 +297,7 @@ impl Run {
         self.errors.push(error);
     }
 
-    /// What the rule's messageExpression says; nothing where it fails or says nothing fit for a message.
+    /// Evaluates the rule's messageExpression; `None` if it fails or returns an unsuitable message.
     fn message(&mut self, compiled: &Compiled, activation: &Activation<'_, '_>) -> Option<String> {
         let result = compiled.message.as_ref()?.evaluate(activation, &mut self.budget);
         if self.budget.remaining() < 0 {
@@ -311,7 +312,7 @@ impl Run {
     }
 }
 
-/// The variables of a rule. The old value is an optional one where the rule says so.
+/// Returns the variables of a rule. The old value is an optional if the rule asks for that.
 fn activation<'a>(
     new: &'a Value,
     old: Option<&'a Value>,
@@ -329,13 +330,13 @@ fn activation<'a>(
     Ok(activation)
 }
 
-/// How messages show a rule that failed to run.
+/// Returns a rule that failed to run as messages show it.
 fn shown(rule: &Rule) -> &str {
     let message = rule.message.trim();
     if message.is_empty() { rule.rule.trim() } else { message }
 }
 
-/// The path of a field given as `.a.b['c']` below another.
+/// Returns the path of a field, given as `.a.b['c']`, below another path.
 fn below(path: &Path, field: &str) -> Path {
     let mut at = path.clone();
     let mut rest = field;

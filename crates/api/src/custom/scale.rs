@@ -1,4 +1,4 @@
-//! The `scale` subresource of a custom resource, at the paths that its definition names.
+//! The `scale` subresource of a custom resource, at the paths that its definition specifies.
 
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::{Map, Value, json};
@@ -22,7 +22,7 @@ fn wrong_type(path: &str, value: &Value, wanted: &str) -> String {
     format!(".{} accessor error: {shown} is of the type {ty}, expected {wanted}", steps(path).join("."))
 }
 
-/// What stands at the path, nothing if a part of it is missing.
+/// Returns the value at the path; `None` if a part of the path is missing.
 fn at<'v>(value: &'v Value, path: &str) -> Result<Option<&'v Value>, String> {
     let mut found = value;
     for step in steps(path) {
@@ -51,7 +51,7 @@ fn text<'v>(value: &'v Value, path: &str) -> Result<Option<&'v str>, String> {
     }
 }
 
-/// The object as a Scale (autoscaling/v1).
+/// Returns the Scale (autoscaling/v1) of the object.
 pub fn of(object: &Value, scale: &Scale) -> Result<Value, String> {
     let mut metadata = Map::new();
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
@@ -77,7 +77,7 @@ pub fn of(object: &Value, scale: &Scale) -> Result<Value, String> {
     Ok(value)
 }
 
-/// Writes the wanted replicas into the object; a resourceVersion in the Scale becomes a precondition.
+/// Writes the replicas of the Scale into the object; a resourceVersion in the Scale becomes a precondition.
 pub fn apply(target: &mut Value, wanted: &Value, scale: &Scale) {
     let replicas = wanted.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
     let version = wanted.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or("");
@@ -93,14 +93,14 @@ pub fn apply(target: &mut Value, wanted: &Value, scale: &Scale) {
     object(at).insert((*last).to_owned(), replicas.into());
 }
 
-/// What is wrong with the replicas that are wanted.
+/// Validates the replicas of the spec.
 pub fn validate_spec(object: &Value, scale: &Scale) -> ErrorList {
     let mut errors = ErrorList::new();
     replicas(object, &scale.spec_replicas_path, &mut errors);
     errors
 }
 
-/// What is wrong with the replicas and the selector that are reported.
+/// Validates the replicas and the selector of the status.
 pub fn validate_status(object: &Value, scale: &Scale) -> ErrorList {
     let mut errors = ErrorList::new();
     replicas(object, &scale.status_replicas_path, &mut errors);

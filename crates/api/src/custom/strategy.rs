@@ -1,4 +1,4 @@
-//! The strategy of custom resources: their schema says what is defaulted, refused and carried over.
+//! The strategy of custom resources: defaults, validation and preparation by their schema.
 
 use knarr_apimachinery::field::{Error, ErrorList, ErrorType, Path};
 use knarr_apimachinery::names;
@@ -68,7 +68,7 @@ impl Strategy for CustomResource {
             errors.extend(structural::validate_embedded(&new, &self.schema, &root));
             errors
         };
-        // Lists that were no sets or maps before need not become ones.
+        // Duplicates in a list are tolerated if the old object has some.
         let doubles = structural::validate_list_types(&new, &self.schema, &root);
         if !doubles.is_empty() && structural::validate_list_types(&old, &self.schema, &root).is_empty() {
             errors.extend(doubles);
@@ -108,7 +108,7 @@ impl CustomResource {
         errors
     }
 
-    /// The rules of `x-kubernetes-validations`, unless the object is too wrong to look at them.
+    /// Runs the rules of `x-kubernetes-validations`, unless other errors prevent that.
     fn check_rules(&self, new: &Value, old: Option<&Value>, errors: &mut ErrorList) {
         let Some(rules) = &self.rules else { return };
         if errors.0.iter().any(blocks_rules) {
@@ -135,7 +135,7 @@ fn value_of(object: &Object) -> Value {
     serde_json::from_slice(&object.json()).unwrap_or_default()
 }
 
-/// A write to the status touches nothing else; who wrote it is kept.
+/// Restores everything but the status and managedFields, for an update of the status.
 fn only_status(new: &mut Value, old: &Value) {
     let status = new.get("status").cloned();
     let managed = new.pointer("/metadata/managedFields").cloned();

@@ -1,4 +1,4 @@
-//! Event in its `events.k8s.io` form; stored as the core Event.
+//! Event of `events.k8s.io`; stored as the core Event.
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::events::v1 as api;
@@ -33,7 +33,7 @@ pub const RESOURCE: Resource = Resource {
     ..Resource::stored(api::Event::RESOURCE, "EventList", "event", &Rules)
 };
 
-/// The core form's cells, whichever form the object is in.
+/// Returns the cells of the core form, for an object in either form.
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     event_cells(&core_form(object).unwrap_or_default(), cx)
 }
@@ -90,7 +90,7 @@ impl Strategy for Rules {
     }
 }
 
-/// Fields that an update may not touch: as errors name them, and in the core form.
+/// Fields that an update may not change: their names in errors and in the core form.
 const UNCHANGING: &[(&str, &str)] = &[
     ("involvedObject", "involvedObject"),
     ("reason", "reason"),
@@ -122,7 +122,7 @@ fn series(errors: &mut ErrorList, event: &core::Event) {
     }
 }
 
-/// Fields by their name here and their name in the core form.
+/// Fields by their name in this form and in the core form.
 const RENAMED: &[(&str, &str)] = &[
     ("regarding", "involvedObject"),
     ("note", "message"),
@@ -142,12 +142,12 @@ fn convert(event: &Value, api_version: &str, rename: impl Fn(&str) -> &str) -> V
     Value::Object(out)
 }
 
-/// The core form of an `events.k8s.io/v1` Event.
+/// Converts an `events.k8s.io/v1` Event to the core form.
 pub fn to_stored(event: &Value) -> Value {
     let mut out = convert(event, "v1", |field| {
         RENAMED.iter().find(|(here, _)| *here == field).map_or(field, |(_, core)| core)
     });
-    // Both are required in the core form.
+    // The core form requires both.
     for field in ["involvedObject", "metadata"] {
         if out[field].is_null() {
             out[field] = json!({});
@@ -156,14 +156,14 @@ pub fn to_stored(event: &Value) -> Value {
     out
 }
 
-/// The `events.k8s.io/v1` form of a core Event.
+/// Converts a core Event to the `events.k8s.io/v1` form.
 pub fn from_stored(event: &Value) -> Value {
     convert(event, "events.k8s.io/v1", |field| {
         RENAMED.iter().find(|(_, core)| *core == field).map_or(field, |(here, _)| here)
     })
 }
 
-/// The core form's field path for one of this form.
+/// Returns the field path of the core form for a path of this form.
 pub fn stored_field(path: &str) -> Option<&'static str> {
     Some(match path {
         "metadata.name" => "metadata.name",

@@ -1,17 +1,17 @@
-//! What this program makes of each feature gate of upstream: whether it acts, and what shows that.
+//! The ledger of feature gates: whether each of upstream's gates acts in this program, and what proves it.
 
 const LEDGER: &str = include_str!("ledger.txt");
 
-/// What becomes of a gate here.
+/// How a feature gate behaves here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Acts, and `--feature-gates` decides.
+    /// Acts; `--feature-gates` switches it.
     Switch,
-    /// Acts, and cannot be switched off.
+    /// Acts; cannot be switched off.
     On,
     /// Does not act.
     Off,
-    /// Has nothing that users see.
+    /// Has no effect that users see.
     Internal,
 }
 
@@ -20,7 +20,7 @@ pub enum State {
 pub struct Entry {
     pub name: &'static str,
     pub state: State,
-    /// `FILE::TEST` that shows it (switch, on), or a sentence (off, internal).
+    /// The `FILE::TEST` that proves it (switch, on), or a sentence (off, internal).
     pub shown_by: &'static str,
 }
 
@@ -99,7 +99,7 @@ mod tests {
         assert!(wrong.is_empty(), "not in the tree:\n{}", wrong.join("\n"));
     }
 
-    /// Whether the text has a test of this name that is not ignored.
+    /// Returns whether the source text has a test of this name that is not ignored.
     fn is_test(text: &str, name: &str) -> bool {
         let Some(at) = text.find(&format!("fn {name}(")).filter(|_| !name.is_empty()) else { return false };
         let before: Vec<&str> = text[..at].lines().rev().take(4).collect();

@@ -1,7 +1,8 @@
-//! Feature gates: upstream's names, which of them act here, and what `--feature-gates` makes of them.
+//! Feature gates: upstream's names, which of them act here, and the effect of `--feature-gates`.
 //!
-//! `gates.txt` has upstream's facts, `ledger.txt` what this program makes of each gate. A gate that does not act is off,
-//! whatever upstream's default is, and setting it to true is refused.
+//! `gates.txt` has upstream's facts, `ledger.txt` the state of each gate in this program. A gate that does not
+//! act is
+//! off, whatever upstream's default is, and setting it to true is refused.
 
 pub mod ledger;
 
@@ -16,12 +17,12 @@ struct Gate {
     on: bool,
     /// `GA`, `BETA`, `ALPHA` or `DEPRECATED`.
     stage: &'static str,
-    /// The value that upstream has fixed.
+    /// The value that upstream has locked the gate to.
     locked: Option<bool>,
     entry: Entry,
 }
 
-/// Which features are on.
+/// The states of all feature gates.
 #[derive(Debug, Clone)]
 pub struct Features {
     gates: BTreeMap<&'static str, Gate>,
@@ -30,8 +31,8 @@ pub struct Features {
 
 fn facts() -> impl Iterator<Item = (&'static str, bool, &'static str, bool)> {
     GATES.lines().filter(|l| !l.starts_with('#')).filter_map(|line| {
-        let mut words = line.split_whitespace();
-        Some((words.next()?, words.next()? == "true", words.next()?, words.next().is_some()))
+        let mut columns = line.split_whitespace();
+        Some((columns.next()?, columns.next()? == "true", columns.next()?, columns.next().is_some()))
     })
 }
 
@@ -57,11 +58,12 @@ impl Default for Features {
 }
 
 impl Gate {
-    /// Sets it; `Some` is worth a word in the log. A refusal is in upstream's words where upstream refuses, too.
+    /// Sets the gate; returns a note for the log if there is one. Refuses in upstream's words where upstream
+    /// refuses, too.
     fn set(&mut self, on: bool) -> Result<Option<String>, String> {
         let Entry { name, state, shown_by, .. } = self.entry;
         let acts = !matches!(state, State::Off | State::Internal);
-        // What does not act may be switched off, though upstream has it always on.
+        // A gate that does not act may be set to false, even if upstream has locked it to true.
         if let Some(locked) = self.locked.filter(|locked| *locked != on && (acts || on)) {
             return Err(format!("cannot set feature gate {name} to {on}, feature is locked to {locked}"));
         }
@@ -109,10 +111,10 @@ fn parsed(text: &str) -> Result<Vec<(&str, bool)>, String> {
 }
 
 impl Features {
-    /// Sets gates from `A=true,B=false`; what is worth a word is in [`notes`](Self::notes).
+    /// Sets gates from `A=true,B=false`; adds log messages to [`notes`](Self::notes).
     pub fn set(&mut self, text: &str) -> Result<(), String> {
         let mut wanted = parsed(text)?;
-        // Gates by name win over those of a whole stage, wherever they stand.
+        // A single gate overrides its stage, whatever their order in the flag.
         wanted.sort_by_key(|(name, _)| !matches!(*name, "AllAlpha" | "AllBeta"));
         for (name, on) in wanted {
             match name {
@@ -130,7 +132,7 @@ impl Features {
         Ok(())
     }
 
-    /// Sets what can be set of a stage, and notes what stays as it is.
+    /// Sets the switches of a stage, and notes the gates that keep their value.
     fn set_stage(&mut self, name: &str, stage: &str, on: bool) {
         let mut stay = Vec::new();
         for gate in self.gates.values_mut().filter(|g| g.stage == stage && g.locked.is_none()) {
@@ -151,12 +153,12 @@ impl Features {
         self.gates.get(name).is_some_and(|g| g.on)
     }
 
-    /// What was set without effect, or will not be there for long: sentences for the log.
+    /// Returns log messages about gates that were set without effect or will be removed soon.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// All gates: name, stage (`ALPHA`, `BETA`, `DEPRECATED`, empty for GA), and whether it is on.
+    /// Returns all gates: name, stage (`ALPHA`, `BETA`, `DEPRECATED`, empty for GA), and whether it is on.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, &'static str, bool)> {
         self.gates.iter().map(|(name, gate)| {
             let stage = if gate.stage == "GA" { "" } else { gate.stage };
@@ -169,8 +171,8 @@ impl Features {
 mod tests {
     use super::*;
 
-    /// What becomes of the setting: the refusal, the note, or nothing.
-    fn said(text: &str) -> String {
+    /// Returns the result of a setting: the refusal, the notes, or nothing.
+    fn outcome(text: &str) -> String {
         let mut features = Features::default();
         match features.set(text) {
             Err(why) => format!("refused: {why}"),
@@ -187,7 +189,7 @@ mod tests {
                 "AllAlpha=maybe",
                 "refused: invalid value of AllAlpha=maybe, err: strconv.ParseBool: parsing \"maybe\": invalid syntax",
             ),
-            // Acts, and upstream has fixed it.
+            // Acts, and upstream has locked it.
             (
                 "PodSchedulingReadiness=false",
                 "refused: cannot set feature gate PodSchedulingReadiness to false, feature is locked to true",
@@ -225,7 +227,7 @@ mod tests {
                 "feature gate OpportunisticBatching has no effect: speed of the scheduler",
             ),
         ] {
-            assert_eq!(said(text), expected, "{text}");
+            assert_eq!(outcome(text), expected, "{text}");
         }
     }
 
@@ -233,7 +235,7 @@ mod tests {
     fn stages_are_set_as_far_as_they_act() {
         let mut features = Features::default();
         features.set("GenericWorkload=true,AllBeta=false,AllAlpha=true").unwrap();
-        assert!(features.is_on("GenericWorkload"), "a name wins over a stage");
+        assert!(features.is_on("GenericWorkload"), "a single gate overrides its stage");
         assert!(!features.is_on("APIServerIdentity"), "a switch follows its stage");
         assert!(features.is_on("WatchList") && !features.is_on("CBORServingAndStorage"));
         assert!(features.is_on("PodCertificateRequest"), "GA is of no stage");

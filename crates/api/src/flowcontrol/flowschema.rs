@@ -1,4 +1,4 @@
-//! FlowSchema: which requests belong to which priority level.
+//! FlowSchema: assigns requests to priority levels.
 
 use k8s_openapi::api::flowcontrol::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -93,7 +93,7 @@ fn validate_own(schema: &api::FlowSchema) -> ErrorList {
     precedence(&mut errors, &path.child("matchingPrecedence"), name, spec.matching_precedence.unwrap_or(0));
     if let Some(method) = spec.distinguisher_method.as_ref().filter(|m| !METHODS.contains(&m.type_.as_str()))
     {
-        // Shown as the server's own form.
+        // The message shows upstream's internal Go type.
         let text = format!(r#"{{"Type":{}}}"#, Value::from(method.type_.as_str()));
         let path = path.child("distinguisherMethod").child("type");
         errors.push(validate::not_supported_text(&path, &text, &METHODS));

@@ -1,8 +1,8 @@
-//! Objects of flow control whose specs are fixed, because the server could not do without them.
+//! The mandatory objects of flow control, whose specs are fixed.
 
 use serde_json::{Value, json};
 
-/// The spec that a FlowSchema of this name has to have.
+/// Returns the spec of the mandatory FlowSchema of this name.
 pub fn flow_schema(name: &str) -> Option<Value> {
     let everything = |groups: &[&str]| {
         let subjects: Vec<Value> =
@@ -27,7 +27,7 @@ pub fn flow_schema(name: &str) -> Option<Value> {
     }
 }
 
-/// The spec that a PriorityLevelConfiguration of this name has to have.
+/// Returns the spec of the mandatory PriorityLevelConfiguration of this name.
 pub fn priority_level(name: &str) -> Option<Value> {
     match name {
         "exempt" => {

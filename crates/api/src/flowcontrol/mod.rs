@@ -1,4 +1,4 @@
-//! Kinds that say how requests share the API server.
+//! Kinds of API priority and fairness.
 
 pub mod flowschema;
 mod mandatory;
@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::prepare;
 use crate::validate;
 
-/// Types of conditions are there, and each but once.
+/// Requires that condition types are set and unique.
 fn validate_conditions<'a>(errors: &mut ErrorList, types: impl Iterator<Item = &'a str>) {
     let mut seen = BTreeSet::new();
     for (i, type_) in types.enumerate() {
@@ -26,7 +26,7 @@ fn validate_conditions<'a>(errors: &mut ErrorList, types: impl Iterator<Item = &
     }
 }
 
-/// Writes to the status leave all metadata as it is; other writes count the changes of the spec.
+/// Restores all metadata on a status update; counts generations on other updates.
 fn prepare_for_update(new: &mut Value, old: &Value, subresource: Option<&str>) {
     prepare::update_with_generation(new, old, subresource);
     if subresource == Some("status") {

@@ -1,4 +1,5 @@
-//! PriorityLevelConfiguration: how many requests of a level are worked on at once, and what becomes of the others.
+//! PriorityLevelConfiguration: the concurrency of a priority level, and whether more requests are queued or
+//! rejected.
 
 use k8s_openapi::api::flowcontrol::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -106,7 +107,7 @@ impl Strategy for Rules {
     }
 }
 
-/// An annotation of older versions, which the stored form may not have.
+/// An annotation of older versions, which stored objects may not have.
 const ZERO_SHARES: &str = "flowcontrol.k8s.io/concurrency-shares-defaults-to-zero";
 
 fn validate_own(level: &api::PriorityLevelConfiguration) -> ErrorList {
@@ -190,7 +191,7 @@ fn validate_response(errors: &mut ErrorList, path: &Path, response: &api::LimitR
 }
 
 const MOST_QUEUES: i32 = 10_000_000;
-/// Bits of the hash that deals queues to flows.
+/// Bits of the hash by which queues are dealt to flows (shuffle sharding).
 const HASH_BITS: i64 = 60;
 
 fn validate_queuing(errors: &mut ErrorList, path: &Path, queuing: &api::QueuingConfiguration) {
@@ -219,12 +220,12 @@ fn validate_queuing(errors: &mut ErrorList, path: &Path, queuing: &api::QueuingC
     }
 }
 
-/// Bits that are needed to deal a hand from a deck.
+/// Returns the bits of entropy needed to deal a hand from a deck.
 fn entropy_bits(deck: i32, hand: i32) -> i64 {
     (f64::from(deck).log2() * f64::from(hand)).ceil() as i64
 }
 
-/// Of the two levels that the server cannot do without, only what `exempt` says may be changed.
+/// Requires the fixed spec of a mandatory priority level; only `exempt` has a field that may change.
 fn fixed(errors: &mut ErrorList, path: &Path, name: &str, spec: &api::PriorityLevelConfigurationSpec) {
     let Some(fixed) = mandatory::priority_level(name) else { return };
     let mut own = validate::shown(spec);

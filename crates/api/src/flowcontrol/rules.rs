@@ -1,4 +1,4 @@
-//! Which requests a FlowSchema is about.
+//! The rules of a FlowSchema: which requests it matches.
 
 use k8s_openapi::api::flowcontrol::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -38,7 +38,7 @@ fn has_wildcard(list: &[String]) -> bool {
     list.iter().any(|s| s == "*")
 }
 
-/// `*` stands alone; whether it is there.
+/// Requires that `*` is the only entry; returns whether the list has it.
 fn wildcard(errors: &mut ErrorList, path: &Path, list: &[String], what: &str) -> bool {
     let there = has_wildcard(list);
     if there && list.len() > 1 {

@@ -1,4 +1,4 @@
-//! Whose requests a FlowSchema is about.
+//! The subjects of a FlowSchema: whose requests it matches.
 
 use k8s_openapi::api::flowcontrol::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};

@@ -1,4 +1,4 @@
-//! Ingress: HTTP from outside to services, by host and path.
+//! Ingress: routes HTTP from outside to services, by host and path.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +55,7 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     ]
 }
 
-/// The first three hosts; rules without one are counted among those left out.
+/// Returns the HOSTS cell: the first three hosts and how many rules are omitted, rules without a host included.
 fn hosts(rules: &[api::IngressRule]) -> String {
     const SHOWN: usize = 3;
     let (mut shown, mut more) = (Vec::new(), false);
@@ -134,7 +134,7 @@ impl Strategy for Rules {
     }
 }
 
-/// What an update lets stand because it stood before.
+/// Violations that an update may keep, because the old object has them.
 #[derive(Clone, Copy, Default)]
 struct Lenient {
     secret_names: bool,
@@ -161,7 +161,7 @@ fn secret_problems(tls: &api::IngressTLS) -> Vec<String> {
     if name.is_empty() { Vec::new() } else { names::dns1123_subdomain(name) }
 }
 
-/// The rules as they came: the typed view cannot tell an empty path type from none.
+/// Returns the rules as raw JSON: in the typed view, an empty path type equals a missing one.
 fn raw_rules(object: &Object) -> Value {
     let mut value: Value = serde_json::from_slice(&object.json()).unwrap_or_default();
     value.pointer_mut("/spec/rules").map(Value::take).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! IngressClass: which controller serves an Ingress.
+//! IngressClass: which controller implements an Ingress.
 
 use k8s_openapi::api::networking::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -27,7 +27,7 @@ const COLUMNS: &[Column] = &[
     AGE,
 ];
 
-/// The annotation of the class that Ingresses without a class get.
+/// The annotation of the class for Ingresses that name none.
 pub const DEFAULT_CLASS: &str = "ingressclass.kubernetes.io/is-default-class";
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {

@@ -1,4 +1,4 @@
-//! IPAddress: one address, and what it belongs to.
+//! IPAddress: an allocated address and the object that it belongs to.
 
 use k8s_openapi::api::networking::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -40,7 +40,7 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     ]
 }
 
-/// Whether the object says what the address belongs to; the typed view cannot tell.
+/// Returns whether the object has a parentRef; the typed view always has one.
 fn has_parent(object: &Object) -> bool {
     let value: Value = serde_json::from_slice(&object.json()).unwrap_or_default();
     value.pointer("/spec/parentRef").is_some_and(|p| !p.is_null())
@@ -81,7 +81,7 @@ impl Strategy for Rules {
         errors
     }
 
-    /// The name is the address, in its usual form.
+    /// Requires the address in canonical form.
     fn validate_name(&self, name: &str, _: bool) -> Vec<String> {
         let mut errors = ErrorList::new();
         addresses::canonical_ip(&mut errors, &Path::default(), name);

@@ -1,4 +1,4 @@
-//! The `networking.k8s.io` group: who may talk to whom, what is let in from outside, which addresses services have.
+//! The `networking.k8s.io` group: network policies, ingresses, and the address ranges of services.
 
 pub mod ingress;
 pub mod ingressclass;

@@ -72,7 +72,7 @@ impl Strategy for Rules {
         else {
             return ErrorList::new();
         };
-        // A network that was there before may stay as it is, wherever it now stands.
+        // A network that the old object has in any place is not validated again.
         let old = old.spec.clone().unwrap_or_default();
         let known: Vec<String> = blocks(&old).into_iter().flat_map(|(_, b)| networks(&b)).collect();
         validate_spec(&new.spec.clone().unwrap_or_default(), &known)
@@ -105,7 +105,7 @@ struct Rule<'a> {
     ports: (Path, &'a [api::NetworkPolicyPort]),
 }
 
-/// Every rule, of what comes in before what goes out.
+/// Returns all rules, ingress before egress.
 fn rules(spec: &api::NetworkPolicySpec) -> Vec<Rule<'_>> {
     let path = Path::new("spec");
     let ingress = spec.ingress.iter().flatten().enumerate().map(|(i, rule)| {

@@ -84,7 +84,7 @@ fn validate_ranges(errors: &mut ErrorList, ranges: &[String]) {
         return;
     }
     if ranges.len() > 2 {
-        // Shown as the server's own form of the spec.
+        // The message shows upstream's internal Go type.
         let text = format!(r#"{{"CIDRs":{}}}"#, validate::shown(&ranges));
         errors.push(validate::invalid_text(&path, &text, "may only hold up to 2 values"));
         return;
@@ -103,7 +103,7 @@ fn validate_ranges(errors: &mut ErrorList, ranges: &[String]) {
     }
 }
 
-/// Ranges do not change; a second one may come to the first.
+/// Requires that ranges do not change; one range may get a second one.
 fn ranges_stay(errors: &mut ErrorList, new: &[String], old: &[String]) {
     let path = path();
     let same = |errors: &mut ErrorList| {

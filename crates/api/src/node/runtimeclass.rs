@@ -1,4 +1,4 @@
-//! RuntimeClass: a way of running containers, what it costs, and where it is there.
+//! RuntimeClass: a container runtime configuration, its overhead, and the nodes that support it.
 
 use std::collections::BTreeSet;
 
@@ -90,7 +90,7 @@ fn validate_class(class: &api::RuntimeClass) -> ErrorList {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         let fields = [&toleration.key, &toleration.operator, &toleration.value, &toleration.effect];
         let [key, operator, value, effect] = fields.map(text);
-        // Shown as the server's own form of a toleration.
+        // The message shows upstream's internal Go type.
         let shown = format!(
             r#"{{"Key":{},"Operator":{},"Value":{},"Effect":{},"TolerationSeconds":{}}}"#,
             Value::from(key.as_str()),

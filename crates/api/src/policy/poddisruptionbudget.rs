@@ -1,4 +1,4 @@
-//! PodDisruptionBudget: how many pods of a set may be away at once.
+//! PodDisruptionBudget: limits how many pods of a set may be disrupted at once.
 
 use k8s_openapi::api::policy::v1 as api;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -80,7 +80,7 @@ impl Strategy for Rules {
     }
 
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
-        // Nothing is made of its name.
+        // No other names are derived from it, so that any path segment will do.
         naming::path_segment(name, prefix)
     }
 }
@@ -90,7 +90,7 @@ fn validate_budget(budget: &api::PodDisruptionBudget) -> ErrorList {
     let spec = budget.spec.clone().unwrap_or_default();
     let path = Path::new("spec");
     if spec.min_available.is_some() && spec.max_unavailable.is_some() {
-        // Shown as the server's own form of the spec.
+        // The message shows upstream's internal Go type.
         let selector = spec.selector.as_ref().map_or("null".to_owned(), validate::selector_text);
         let text = format!(
             r#"{{"MinAvailable":{},"Selector":{selector},"MaxUnavailable":{},"UnhealthyPodEvictionPolicy":{}}}"#,

@@ -1,4 +1,4 @@
-//! Lists of amounts by name, and how they are added and compared.
+//! Lists of amounts by name: addition, comparison, formatting.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ pub fn count(n: i64) -> Quantity {
     Quantity::new(n, Format::DecimalSI)
 }
 
-/// From JSON; what is no quantity is left out.
+/// Reads amounts from JSON; skips values that are not quantities.
 pub fn list(value: &Value) -> Amounts {
     let amount = |value: &Value| match value {
         Value::String(text) => Quantity::parse(text).ok(),
@@ -32,7 +32,7 @@ pub fn add(sum: &mut Amounts, other: &Amounts) {
     }
 }
 
-/// The greater of the two, by name.
+/// Raises each amount to the other one if that is greater.
 pub fn raise(sum: &mut Amounts, other: &Amounts) {
     for (name, amount) in other {
         if sum.get(name).is_none_or(|own| own < amount) {
@@ -41,7 +41,7 @@ pub fn raise(sum: &mut Amounts, other: &Amounts) {
     }
 }
 
-/// `a - b`, nothing where that would be negative.
+/// Returns `a - b`; negative results become zero.
 pub fn subtract(a: &Amounts, b: &Amounts) -> Amounts {
     let less = |(name, amount): (&String, &Quantity)| {
         let mut rest = amount.clone();
@@ -53,7 +53,7 @@ pub fn subtract(a: &Amounts, b: &Amounts) -> Amounts {
     a.iter().map(less).collect()
 }
 
-/// Only these names.
+/// Returns the amounts of these names only.
 pub fn mask(amounts: &Amounts, names: &BTreeSet<String>) -> Amounts {
     amounts.iter().filter(|(n, _)| names.contains(*n)).map(|(n, a)| (n.clone(), a.clone())).collect()
 }
@@ -62,13 +62,13 @@ pub fn without_zeros(amounts: &Amounts) -> Amounts {
     amounts.iter().filter(|(_, a)| !a.is_zero()).map(|(n, a)| (n.clone(), a.clone())).collect()
 }
 
-/// The names of `limits` that `amounts` goes beyond.
+/// Returns the names whose amounts exceed `limits`.
 pub fn at_most(amounts: &Amounts, limits: &Amounts) -> BTreeSet<String> {
     let beyond = |(name, limit): &(&String, &Quantity)| amounts.get(*name).is_some_and(|a| a > *limit);
     limits.iter().filter(beyond).map(|(n, _)| n.clone()).collect()
 }
 
-/// `cpu=1,memory=2Gi`, as messages show it.
+/// Returns `cpu=1,memory=2Gi`, as messages show it.
 pub fn shown(amounts: &Amounts) -> String {
     let parts: Vec<String> = amounts.iter().map(|(name, amount)| format!("{name}={amount}")).collect();
     parts.join(",")

@@ -1,4 +1,4 @@
-//! Whether a namespace's quotas allow a write, and what they have used once they do.
+//! Decides whether a namespace's quotas allow a write, and calculates their new usage.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,18 +9,18 @@ use super::amounts::{self, Amounts, add, at_most, list, mask, subtract, without_
 use super::scopes::{self, Requirement, requirements};
 use super::{Evaluator, Operation};
 
-/// A resource that nobody may use without a quota for it.
+/// A resource that may only be used if a quota covers it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limited {
     pub group: String,
     pub resource: String,
-    /// Names of which one that contains one of these must be covered by a quota.
+    /// If the name of a consumed resource contains one of these, a quota must cover it.
     pub match_contains: Vec<String>,
-    /// Scopes that must be covered by a quota for objects that are in them.
+    /// Objects in one of these scopes must be covered by a quota of the scope.
     pub match_scopes: Vec<Requirement>,
 }
 
-/// What is to be charged.
+/// A write to charge against the quotas.
 pub struct Charge<'a> {
     pub evaluator: &'a Evaluator,
     pub group: &'a str,
@@ -32,12 +32,12 @@ pub struct Charge<'a> {
     pub now: Timestamp,
 }
 
-/// Why not, in upstream's words.
+/// Why a write is refused, in upstream's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// 403 about the object.
+    /// The object is forbidden (403).
     Forbidden(String),
-    /// A failure of another kind: the words are all there is.
+    /// Another failure; the message is the whole answer.
     Other(String),
 }
 
@@ -59,9 +59,9 @@ impl<'a> Quota<'a> {
     }
 }
 
-/// The new `status.used` of those of the quotas that the write changes, by their places in `quotas`.
+/// Returns the new `status.used` of each quota that the write changes, by index in `quotas`.
 ///
-/// `quotas` are whole ResourceQuota objects of the namespace.
+/// `quotas` are the complete ResourceQuota objects of the namespace.
 pub fn check(
     quotas: &[&Value],
     charge: &Charge<'_>,
@@ -113,14 +113,14 @@ pub fn check(
     Ok(changed)
 }
 
-/// What more is used than before, by quota; under `None` where no quota is interested.
+/// Returns the increase of usage by quota index; under `None` if no quota matches.
 fn deltas(
     charge: &Charge<'_>,
     quotas: &[Quota<'_>],
     interesting: &[usize],
     usage: &Amounts,
 ) -> BTreeMap<Option<usize>, Amounts> {
-    // An object that does not exist yet, though it is updated, uses all of what it uses anew.
+    // If the object of an update does not exist yet, all of its usage is an increase.
     let existing = charge
         .old
         .filter(|_| charge.operation == Operation::Update)
@@ -141,7 +141,7 @@ fn deltas(
     all.into_iter().map(|(i, d)| (i, without_zeros(&d))).filter(|(_, d)| !d.is_empty()).collect()
 }
 
-/// What may not be used without a quota must be covered by one.
+/// Refuses resources and scopes that need a quota and that no quota covers.
 fn uncovered(
     charge: &Charge<'_>,
     limited: &[Limited],
@@ -172,7 +172,7 @@ fn uncovered(
     Err(Refusal::Other(format!("insufficient quota to match these scopes: {shown}")))
 }
 
-/// What a quota has used afterwards, if it allows that.
+/// Returns the usage of a quota after the write; refuses a write that exceeds its limits.
 fn charged(quota: &Quota<'_>, delta: &Amounts, subresource: &str) -> Result<Amounts, Refusal> {
     let names: BTreeSet<String> = quota.hard.keys().cloned().collect();
     let requested = mask(delta, &names);

@@ -1,4 +1,4 @@
-//! What claims use: storage by class, and devices by class.
+//! The usage of claims: storage by storage class, and devices by device class.
 
 use crate::core::storage_class_name::CLASS_ANNOTATION;
 use knarr_apimachinery::quantity::{Format, Quantity};
@@ -13,7 +13,7 @@ const OF_CLASS: &str = ".storageclass.storage.k8s.io/";
 const COUNT_VOLUMES: &str = "count/persistentvolumeclaims";
 const COUNT_DEVICES: &str = "count/resourceclaims.resource.k8s.io";
 const DEVICES_OF_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
-/// What a request for all devices may come to.
+/// The number of devices counted for a request for all devices.
 const MOST_DEVICES: i64 = 32;
 
 pub fn volumes_track(name: &str) -> bool {
@@ -28,7 +28,7 @@ fn class_of(claim: &Value) -> &str {
     }
 }
 
-/// Whole bytes.
+/// Rounds up to whole bytes.
 fn rounded(amount: &Quantity) -> Quantity {
     if amount.nanos() % 1_000_000_000 == 0 {
         return amount.clone();
@@ -45,7 +45,7 @@ pub fn volume_usage(claim: &Value) -> Amounts {
     }
     let requested = list(&claim["spec"]["resources"]["requests"]).remove("storage");
     let Some(mut storage) = requested else { return sum };
-    // An expansion that is under way, or was given up, holds what it was allotted.
+    // An expansion that is in progress or was given up keeps its allocated size.
     if let Some(allocated) = list(&claim["status"]["allocatedResources"]).remove("storage")
         && allocated > storage
     {
@@ -59,7 +59,7 @@ pub fn volume_usage(claim: &Value) -> Amounts {
     sum
 }
 
-/// The attribute classes that a claim has to do with, now or soon.
+/// Returns the volume attributes classes that the claim requests, has, or is being changed to.
 fn attribute_classes(claim: &Value) -> Vec<&str> {
     let names = [
         &claim["spec"]["volumeAttributesClassName"],
@@ -73,7 +73,7 @@ fn attribute_classes(claim: &Value) -> Vec<&str> {
     names
 }
 
-/// Whether a change of a claim's status changes what it uses.
+/// Returns whether a change of a claim's status changes its usage.
 pub fn counts_anew(new: &Value, old: &Value) -> bool {
     let allocated = |claim: &Value| list(&claim["status"]["allocatedResources"]).remove("storage");
     allocated(new) != allocated(old) || attribute_classes(new) != attribute_classes(old)
@@ -108,7 +108,7 @@ pub fn device_usage(claim: &Value) -> Amounts {
     for request in claim["spec"]["devices"]["requests"].as_array().into_iter().flatten() {
         let mut most = Amounts::new();
         match request["firstAvailable"].as_array().filter(|list| !list.is_empty()) {
-            // One of several: whichever needs most, by class.
+            // Alternatives: counts the maximum of each device class.
             Some(list) => list.iter().for_each(|r| raise(&mut most, &of(r))),
             None if request["exactly"].is_object() => most = of(&request["exactly"]),
             None => {}

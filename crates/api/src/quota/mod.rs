@@ -1,7 +1,8 @@
-//! ResourceQuota accounting: what an object uses, which quotas it counts against, and whether they allow it.
+//! ResourceQuota accounting: what an object uses, which quotas count it, and whether they allow it.
 //!
-//! Pure functions over JSON, for admission, which charges what is being written, and for the quota controller, which
-//! adds up what is there. Objects are untrusted and may have any shape: what is not understood uses nothing.
+//! Pure functions over JSON, for admission, which charges writes, and for the quota controller, which sums up
+//! existing
+//! objects. Objects are untrusted and may have any shape: fields of an unexpected shape count as no usage.
 //!
 //! Source: `k8s.io/kubernetes/pkg/quota/v1`, `k8s.io/apiserver/pkg/quota/v1`.
 
@@ -43,24 +44,24 @@ pub enum Evaluator {
     Services,
     PersistentVolumeClaims,
     ResourceClaims,
-    /// By number alone, under these names.
+    /// Counts objects only, under these names.
     Count(Vec<String>),
 }
 
-/// What happens to an object, as far as quotas care.
+/// The operation on an object, as far as quotas distinguish it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     Create,
     Update,
 }
 
-/// `count/pods`, `count/deployments.apps`.
+/// Returns `count/pods` or `count/deployments.apps`.
 pub fn count_name(group: &str, plural: &str) -> String {
     if group.is_empty() { format!("count/{plural}") } else { format!("count/{plural}.{group}") }
 }
 
 impl Evaluator {
-    /// Of this resource; `None` where its objects are never counted.
+    /// Returns the evaluator of this resource; `None` if its objects are never counted.
     pub fn of(group: &str, plural: &str) -> Option<Self> {
         if IGNORED.contains(&(group, plural)) {
             return None;
@@ -70,7 +71,7 @@ impl Evaluator {
             ("", "services") => Self::Services,
             ("", "persistentvolumeclaims") => Self::PersistentVolumeClaims,
             ("resource.k8s.io", "resourceclaims") => Self::ResourceClaims,
-            // These were counted by their bare names before there were names for all.
+            // Quotas could count these by their bare names before `count/…` existed.
             ("", "configmaps" | "resourcequotas" | "replicationcontrollers" | "secrets") => {
                 Self::Count(vec![count_name(group, plural), plural.to_owned()])
             }
@@ -78,8 +79,9 @@ impl Evaluator {
         })
     }
 
-    /// Of the resource that this name in a quota counts: group and plural. The controller lists those; other resources
-    /// than these (custom ones) are counted under `count/…` by name as well.
+    /// Returns group and plural of the resource that this name in a quota counts, so that the controller can list
+    /// it.
+    /// Names with `count/…` may mean any resource, custom ones included.
     pub fn resource_of(name: &str) -> Option<(String, String)> {
         if let Some(counted) = name.strip_prefix("count/") {
             let (plural, group) = counted.split_once('.').unwrap_or((counted, ""));
@@ -101,7 +103,7 @@ impl Evaluator {
         }
     }
 
-    /// Whether this name in a quota is about objects of this resource.
+    /// Returns whether this name in a quota counts objects of this resource.
     pub fn tracks(&self, name: &str) -> bool {
         match self {
             Self::Pods => pods::tracks(name),
@@ -112,7 +114,7 @@ impl Evaluator {
         }
     }
 
-    /// Whether such a write can change what is used.
+    /// Returns whether this write can change the usage.
     pub fn handles(&self, operation: Operation, subresource: &str, new: &Value, old: Option<&Value>) -> bool {
         match (self, subresource) {
             (Self::Pods, "resize") => operation == Operation::Update,
@@ -127,7 +129,7 @@ impl Evaluator {
         }
     }
 
-    /// What an object uses.
+    /// Returns the usage of an object.
     pub fn usage(&self, object: &Value, now: Timestamp) -> Amounts {
         match self {
             Self::Pods => pods::usage(object, now),
@@ -138,7 +140,7 @@ impl Evaluator {
         }
     }
 
-    /// What the object must say so that these names can be counted.
+    /// Checks that the object sets the fields that are needed to count these names.
     pub fn constraints(&self, names: &BTreeSet<String>, object: &Value) -> Result<(), String> {
         match self {
             Self::Pods => pods::constraints(names, object),
@@ -146,7 +148,7 @@ impl Evaluator {
         }
     }
 
-    /// Whether the object is in the scope.
+    /// Returns whether the object is in the scope.
     pub fn in_scope(&self, requirement: &Requirement, object: &Value) -> bool {
         match self {
             Self::Pods => pods::in_scope(requirement, object),
@@ -155,15 +157,16 @@ impl Evaluator {
         }
     }
 
-    /// Whether the object counts against a quota with these hard limits and scopes.
+    /// Returns whether a quota with these hard limits and scopes counts the object.
     pub fn matches(&self, hard: &Amounts, scopes: &[Requirement], object: &Value) -> bool {
         hard.keys().any(|name| self.tracks(name)) && scopes.iter().all(|s| self.in_scope(s, object))
     }
 }
 
-/// What objects of one resource use of a quota: zero of each of its names that the resource has to do with, and more.
+/// Returns the usage of all objects of one resource in a quota, zero included, for the quota's names that the
+/// resource tracks.
 ///
-/// `quota` is the whole ResourceQuota; `hard` is its `spec.hard`. The controller adds up the results of all evaluators.
+/// `quota` is the complete ResourceQuota. The controller adds the results of all evaluators.
 pub fn used<'a>(
     evaluator: &Evaluator,
     quota: &Value,

@@ -1,4 +1,4 @@
-//! What pods use: compute resources as long as they live, and their number as long as they exist.
+//! The usage of pods: compute resources while they run, and their number while they exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,19 +22,19 @@ const NAMES: [&str; 11] = [
     "limits.ephemeral-storage",
     "pods",
 ];
-/// Where a quota counts these, every container must say how much it wants.
+/// If a quota counts one of these, every container must specify it.
 const MUST_BE_SET: [&str; 6] =
     ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 const REQUESTS: &str = "requests.";
 const HUGEPAGES: &str = "hugepages-";
 const DEVICE_CLASS: &str = "deviceclass.resource.kubernetes.io/";
 
-/// Without a domain, or of kubernetes.io.
+/// Returns whether the name has no domain or one of kubernetes.io.
 fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 
-/// Resources of a domain of their own, such as devices.
+/// Returns whether the resource has a domain of its own, such as a device.
 fn is_extended(name: &str) -> bool {
     !is_native(name) && !name.starts_with(REQUESTS) || name.starts_with(DEVICE_CLASS)
 }
@@ -55,7 +55,7 @@ pub fn is_terminating(pod: &Value) -> bool {
     pod["spec"]["activeDeadlineSeconds"].as_i64().is_some_and(|s| s >= 0)
 }
 
-/// Whether the pod still takes compute resources.
+/// Returns whether the pod still uses compute resources.
 fn is_alive(pod: &Value, now: Timestamp) -> bool {
     if matches!(pod["status"]["phase"].as_str(), Some("Failed" | "Succeeded")) {
         return false;
@@ -64,7 +64,7 @@ fn is_alive(pod: &Value, now: Timestamp) -> bool {
     let at = meta["deletionTimestamp"].as_str().and_then(|t| t.parse::<Timestamp>().ok());
     match (at, meta["deletionGracePeriodSeconds"].as_i64()) {
         (Some(at), Some(grace)) => {
-            // One that hangs long after it should have gone is not to keep others from starting.
+            // A pod that outlives its grace period does not keep others from starting.
             let end = at.checked_add(SignedDuration::from_secs(grace.clamp(0, 1 << 40)));
             end.is_ok_and(|end| now <= end)
         }
@@ -80,7 +80,7 @@ pub fn usage(pod: &Value, now: Timestamp) -> Amounts {
     sum
 }
 
-/// Requests and limits under the names that quotas have for them.
+/// Returns requests and limits under their names in quotas.
 fn computed(requests: &Amounts, limits: &Amounts) -> Amounts {
     let mut sum = Amounts::from([("pods".to_owned(), count(1))]);
     for name in ["cpu", "memory", "ephemeral-storage"] {
@@ -103,7 +103,7 @@ fn computed(requests: &Amounts, limits: &Amounts) -> Amounts {
     sum
 }
 
-/// Sums up containers, and init containers at the moment when they need most.
+/// Sums up the containers; init containers count with their peak, sidecars always.
 fn of_containers(pod: &Value, of: &dyn Fn(&Value) -> Amounts) -> Amounts {
     let mut sum = Amounts::new();
     items(pod, "/spec/containers").for_each(|c| add(&mut sum, &of(c)));
@@ -128,19 +128,19 @@ fn status_of<'v>(pod: &'v Value, name: &Value) -> Option<&'v Value> {
     all.find(|s| s["name"] == *name)
 }
 
-/// A resize that the node will never grant.
+/// Returns whether the node has refused the requested resize as infeasible.
 fn is_resize_infeasible(pod: &Value) -> bool {
     items(pod, "/status/conditions")
         .find(|c| c["type"] == "PodResizePending")
         .is_some_and(|c| c["reason"] == "Infeasible")
 }
 
-/// The first of these that is there.
+/// Returns the first candidate that is an object.
 fn first(candidates: [Option<&Value>; 3]) -> Amounts {
     candidates.into_iter().flatten().find(|v| v.is_object()).map(list).unwrap_or_default()
 }
 
-/// What the pod asks for, or what it was given meanwhile if that is more; overhead included.
+/// Returns the pod's requests, or its allocated resources where these are greater; overhead included.
 pub fn requests(pod: &Value) -> Amounts {
     let infeasible = is_resize_infeasible(pod);
     let wanted = |c: &'_ Value| c["resources"]["requests"].clone();
@@ -167,12 +167,12 @@ pub fn requests(pod: &Value) -> Amounts {
     sum
 }
 
-/// What the spec alone asks for, without overhead.
+/// Returns the requests of the spec, without overhead.
 pub fn spec_requests(pod: &Value) -> Amounts {
     of_spec(pod, "requests")
 }
 
-/// The limits of the spec alone, without overhead.
+/// Returns the limits of the spec, without overhead.
 pub fn spec_limits(pod: &Value) -> Amounts {
     of_spec(pod, "limits")
 }
@@ -204,14 +204,15 @@ fn limits(pod: &Value) -> Amounts {
     sum
 }
 
-/// What is said for the pod as a whole, of the resources for which that can be said.
+/// Returns the pod-level resources, of the kinds that pods can specify as a whole.
 fn of_pod(pod: &Value, field: &str) -> Amounts {
     let mut amounts = list(&pod["spec"]["resources"][field]);
     amounts.retain(|name, _| matches!(name.as_str(), "cpu" | "memory") || name.starts_with(HUGEPAGES));
     amounts
 }
 
-/// Every container must say how much it wants of what a quota counts, unless the pod says it for all.
+/// Requires that every container specifies the resources that a quota counts, unless the pod specifies them as a
+/// whole.
 pub fn constraints(names: &BTreeSet<String>, pod: &Value) -> Result<(), String> {
     if !of_pod(pod, "requests").is_empty() || !of_pod(pod, "limits").is_empty() {
         return Ok(());
@@ -219,8 +220,8 @@ pub fn constraints(names: &BTreeSet<String>, pod: &Value) -> Result<(), String> 
     let mut missing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for container in items(pod, "/spec/containers").chain(items(pod, "/spec/initContainers")) {
         let resources = &container["resources"];
-        let said = computed(&list(&resources["requests"]), &list(&resources["limits"]));
-        for name in MUST_BE_SET.into_iter().filter(|n| names.contains(*n) && !said.contains_key(*n)) {
+        let specified = computed(&list(&resources["requests"]), &list(&resources["limits"]));
+        for name in MUST_BE_SET.into_iter().filter(|n| names.contains(*n) && !specified.contains_key(*n)) {
             missing.entry(name).or_default().insert(container["name"].as_str().unwrap_or(""));
         }
     }
@@ -253,7 +254,7 @@ fn is_best_effort(pod: &Value) -> bool {
     qos_class(&pod["spec"]) == "BestEffort"
 }
 
-/// Whether an affinity of the pod is about pods of other namespaces.
+/// Returns whether an affinity term of the pod selects pods of other namespaces.
 fn crosses_namespaces(pod: &Value) -> bool {
     let crosses = |term: &Value| {
         term["namespaces"].as_array().is_some_and(|n| !n.is_empty()) || !term["namespaceSelector"].is_null()

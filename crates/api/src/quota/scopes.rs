@@ -1,9 +1,9 @@
-//! The scopes of a quota: which of the objects it counts.
+//! The scopes of a quota: which objects it counts.
 
 use knarr_apimachinery::selector::{Operator, Requirement as Label};
 use serde_json::Value;
 
-/// One scope, with what it asks of the class that it is about.
+/// One scope, with the requirement on its class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
     pub scope: String,
@@ -27,7 +27,7 @@ impl Requirement {
         }
     }
 
-    /// Whether a class of this name, or none, is what is asked for.
+    /// Returns whether a class of this name, or no class, meets the requirement.
     pub fn holds(&self, class: Option<&str>) -> bool {
         let operator = match self.operator.as_str() {
             "In" => Operator::In,
@@ -40,7 +40,7 @@ impl Requirement {
     }
 }
 
-/// The scopes in a quota's `spec`: its list of scopes and its selector.
+/// Returns the scopes in a quota's `spec`: its list of scopes and its scope selector.
 pub fn requirements(spec: &Value) -> Vec<Requirement> {
     let named = spec["scopes"].as_array().into_iter().flatten();
     let selected = spec["scopeSelector"]["matchExpressions"].as_array().into_iter().flatten();
@@ -48,7 +48,7 @@ pub fn requirements(spec: &Value) -> Vec<Requirement> {
     named.chain(selected.map(Requirement::of)).collect()
 }
 
-/// As Go prints it in messages: `{PriorityClass In [high]}`.
+/// Formats the requirements as Go prints them in messages: `{PriorityClass In [high]}`.
 pub fn shown(requirements: &[Requirement]) -> String {
     let one = |r: &Requirement| format!("{{{} {} [{}]}}", r.scope, r.operator, r.values.join(" "));
     format!("[{}]", requirements.iter().map(one).collect::<Vec<_>>().join(" "))

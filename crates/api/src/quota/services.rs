@@ -1,4 +1,4 @@
-//! What Services use: their number, node ports, load balancers.
+//! The usage of Services: their number, node ports, load balancers.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ pub fn usage(service: &Value) -> Amounts {
     let spec = &service["spec"];
     let ports = spec["ports"].as_array().map_or(&[][..], Vec::as_slice);
     let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-    // Node ports are not allocated yet when they are counted: what counts is the intent.
+    // Node ports are counted before they are allocated: each port that will get one counts.
     let explicit = || ports.iter().filter(|p| p["nodePort"].as_i64().unwrap_or(0) != 0).count();
     let (node_ports, balancers) = match spec["type"].as_str() {
         Some("NodePort") => (ports.len(), 0),

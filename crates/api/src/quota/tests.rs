@@ -1,4 +1,4 @@
-//! What objects use, what quotas allow.
+//! Tests of the usage of objects and of the decisions of quotas.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! ClusterRole: what may be done in the cluster.
+//! ClusterRole: permissions in the whole cluster.
 
 use k8s_openapi::api::rbac::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};

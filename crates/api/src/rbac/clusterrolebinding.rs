@@ -1,4 +1,4 @@
-//! ClusterRoleBinding: who has a role in the cluster.
+//! ClusterRoleBinding: grants a role in the whole cluster.
 
 use k8s_openapi::api::rbac::v1 as api;
 use knarr_apimachinery::field::ErrorList;

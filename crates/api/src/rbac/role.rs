@@ -1,4 +1,4 @@
-//! Role: what may be done in a namespace.
+//! Role: permissions in a namespace.
 
 use k8s_openapi::api::rbac::v1 as api;
 use knarr_apimachinery::field::ErrorList;

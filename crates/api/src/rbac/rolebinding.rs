@@ -1,4 +1,4 @@
-//! RoleBinding: who has a role in a namespace.
+//! RoleBinding: grants a role in a namespace.
 
 use k8s_openapi::api::rbac::v1 as api;
 use knarr_apimachinery::field::ErrorList;

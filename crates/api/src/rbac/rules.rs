@@ -1,9 +1,9 @@
-//! The rules of a role: what each needs.
+//! Validation of the rules of a role.
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 
-/// Every rule of a role; those of namespaced roles cannot be about paths.
+/// Validates all rules of a role; namespaced roles cannot have non-resource URLs.
 pub fn validate_rules(rules: &[PolicyRule], namespaced: bool) -> ErrorList {
     let mut errors = ErrorList::new();
     for (i, rule) in rules.iter().enumerate() {

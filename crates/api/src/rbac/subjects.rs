@@ -1,4 +1,4 @@
-//! Who a binding names: its cells, defaults and validation.
+//! The subjects of a binding: cells, defaults and validation.
 
 use k8s_openapi::api::rbac::v1::{RoleRef, Subject};
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -11,7 +11,7 @@ use crate::validate;
 /// The API group of roles, users and groups.
 pub const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// The API groups that a binding's role and subjects belong to.
+/// Sets the default API groups of a binding's role and subjects.
 pub fn default_binding(binding: &mut Fields) {
     blank(child(binding, "roleRef"), "apiGroup", GROUP);
     for subject in items(binding, "subjects") {
@@ -21,7 +21,7 @@ pub fn default_binding(binding: &mut Fields) {
     }
 }
 
-/// Users, groups and service accounts, each joined by commas.
+/// Returns users, groups and service accounts, each joined by commas.
 pub fn subject_cells(subjects: &[Subject]) -> [Value; 3] {
     let of_kind = |kind: &str| {
         let names = subjects.iter().filter(|s| s.kind == kind).map(|s| match kind {
@@ -33,7 +33,7 @@ pub fn subject_cells(subjects: &[Subject]) -> [Value; 3] {
     [of_kind("User"), of_kind("Group"), of_kind("ServiceAccount")]
 }
 
-/// The role and the subjects of a binding; `roles` are the kinds of role it may refer to.
+/// Validates the role and the subjects of a binding; `roles` are the kinds that it may refer to.
 pub fn validate_binding(role: &RoleRef, subjects: &[Subject], roles: &[&str]) -> ErrorList {
     let mut errors = ErrorList::new();
     let path = Path::new("roleRef");
@@ -78,7 +78,7 @@ fn validate_subject(errors: &mut ErrorList, path: &Path, subject: &Subject, name
     }
 }
 
-/// A binding's role may not change: what its subjects may do would.
+/// Requires that a binding's role does not change.
 pub fn role_stays(errors: &mut ErrorList, new: &RoleRef, old: &RoleRef) {
     if new != old {
         let text = format!(

@@ -1,4 +1,4 @@
-//! What pod groups and their templates in a Workload have alike.
+//! What pod groups and the group templates of a Workload have in common.
 
 use k8s_openapi::api::scheduling::v1beta1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -8,7 +8,7 @@ use crate::validate;
 
 const PRIORITY_MAX: i32 = 1_000_000_000;
 
-/// A group or a template of one.
+/// A pod group or a template of one.
 pub struct Group<'a> {
     pub policy: &'a api::PodGroupSchedulingPolicy,
     pub disruption: Option<&'a api::DisruptionMode>,

@@ -103,7 +103,7 @@ fn validate_spec(spec: &api::PodGroupSpec) -> ErrorList {
     errors
 }
 
-/// Only how many pods a gang needs may change.
+/// Validates an update: only the number of pods that a gang needs may change.
 fn validate_change(new: &api::PodGroupSpec, old: &api::PodGroupSpec) -> ErrorList {
     let mut errors = validate_spec(new);
     let path = Path::new("spec");

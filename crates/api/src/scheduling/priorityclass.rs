@@ -76,7 +76,7 @@ impl Strategy for Rules {
 
 /// The highest priority that users may define.
 pub const HIGHEST_USER_PRIORITY: i32 = 1_000_000_000;
-/// The classes that the system itself brings, with their values.
+/// The built-in classes and their values.
 pub const SYSTEM_CLASSES: &[(&str, i32)] =
     &[("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
 

@@ -1,4 +1,4 @@
-//! Workload: what an application's groups of pods look like.
+//! Workload: templates for an application's pod groups.
 
 use std::collections::BTreeSet;
 

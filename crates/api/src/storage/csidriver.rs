@@ -1,4 +1,4 @@
-//! CSIDriver: what a driver of the container storage interface can and needs.
+//! CSIDriver: the capabilities and requirements of a CSI driver.
 
 use std::collections::BTreeSet;
 
@@ -86,7 +86,7 @@ impl Strategy for Rules {
         if let (Ok(new), Ok(old)) = (new.typed::<api::CSIDriver>(), old.typed::<api::CSIDriver>()) {
             let (new, old) = (&new.spec, &old.spec);
             let at = |field| Path::new("spec").child(field);
-            // Upstream's name for the field differs here.
+            // Upstream's error path has another field name here.
             let path = at("attachedRequired");
             validate::immutable(&mut errors, &path, &new.attach_required, &old.attach_required);
             let path = at("volumeLifecycleModes");

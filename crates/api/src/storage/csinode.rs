@@ -1,4 +1,4 @@
-//! CSINode: the drivers of the container storage interface that a node has.
+//! CSINode: the CSI drivers of a node.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,7 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
 struct Rules;
 
 impl Strategy for Rules {
-    /// The status, health of storage, is an alpha feature upstream and off by default.
+    /// Removes the status, the health of storage: an alpha feature of upstream, off by default.
     fn prepare_for_create(&self, object: &mut Value) {
         prepare::clear(object, "status");
     }
@@ -73,7 +73,7 @@ impl Strategy for Rules {
         for before in &old.spec.drivers {
             for now in new.spec.drivers.iter().filter(|now| now.name == before.name) {
                 if without_count(now) != without_count(before) {
-                    // Shown as the server's own form of a driver.
+                    // The message shows upstream's internal Go type.
                     let text = format!(
                         r#"{{"Name":{},"NodeID":{},"TopologyKeys":{},"Allocatable":null}}"#,
                         json!(now.name),

@@ -1,4 +1,4 @@
-//! CSIStorageCapacity: how much room a driver has for a class of storage in a part of the cluster.
+//! CSIStorageCapacity: the free capacity of a storage class in a part of the cluster.
 
 use k8s_openapi::api::storage::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};

@@ -1,4 +1,4 @@
-//! The `storage.k8s.io` group: kinds of storage, its drivers, and what they have and do on each node.
+//! The `storage.k8s.io` group: storage classes, CSI drivers, their nodes and attachments.
 
 pub mod csidriver;
 pub mod csinode;

@@ -1,4 +1,4 @@
-//! What classes of storage share: a driver's name, and parameters that only the driver understands.
+//! What storage classes have in common: a driver's name, and parameters that only the driver understands.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use crate::validate;
 const COUNT_MAX: usize = 512;
 const BYTES_MAX: usize = 256 * 1024;
 
-/// A provisioner or driver: a label key, in any case.
+/// Validates the name of a provisioner or driver: a label key, in any case.
 pub fn driver(errors: &mut ErrorList, path: &Path, name: &str) {
     if validate::required(errors, path, name) {
         validate::label_key(errors, path, &name.to_lowercase());
     }
 }
 
-/// A driver of the container storage interface: a DNS subdomain, in any case.
+/// Validates the name of a CSI driver: a DNS subdomain, in any case.
 pub fn csi_driver(errors: &mut ErrorList, path: &Path, name: &str) {
     const NAME_MAX: usize = 63;
     if !validate::required(errors, path, name) {
@@ -29,7 +29,7 @@ pub fn csi_driver(errors: &mut ErrorList, path: &Path, name: &str) {
     validate::problems(errors, path, name, problems);
 }
 
-/// Parameters, not too many and not too long; `needed` where there must be some.
+/// Validates parameters: their number and size; with `needed`, there must be at least one.
 pub fn parameters(
     errors: &mut ErrorList,
     path: &Path,

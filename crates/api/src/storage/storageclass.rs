@@ -1,4 +1,4 @@
-//! StorageClass: how volumes are made.
+//! StorageClass: how volumes are provisioned.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,9 +50,9 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     ]
 }
 
-/// The annotation of the class that claims without a class get.
+/// The annotation of the class for claims that name none.
 pub const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
-/// All annotations that say so, the older one last.
+/// All annotations that mark a default class, the older one last.
 pub const DEFAULT_CLASSES: [&str; 2] = [DEFAULT_CLASS, "storageclass.beta.kubernetes.io/is-default-class"];
 
 struct Rules;
@@ -147,7 +147,7 @@ fn allowed_topologies(errors: &mut ErrorList, path: &Path, terms: &[TopologySele
                 errors.push(Error::duplicate(&path.child("key"), expression.key.as_str()));
             }
         }
-        // A term without expressions is like one that was never there, which upstream counts.
+        // Upstream reports a term without expressions as a duplicate, too.
         if expressions.is_empty() || seen.contains(&expressions) {
             errors.push(Error::duplicate(&path, ""));
         }

@@ -1,4 +1,4 @@
-//! VolumeAttachment: a volume that is to be attached to a node.
+//! VolumeAttachment: a volume to attach to a node.
 
 use k8s_openapi::api::storage::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -90,7 +90,7 @@ impl Strategy for Rules {
 const METADATA_MAX: usize = 256 * 1024;
 const MESSAGE_MAX: usize = 1024;
 
-/// The driver's name, in the words that upstream has for this field alone.
+/// Validates the driver's name; upstream's messages differ for this field.
 fn attacher(errors: &mut ErrorList, path: &Path, name: &str) {
     const NAME_MAX: usize = 63;
     if !validate::required(errors, path, name) {

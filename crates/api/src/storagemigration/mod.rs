@@ -1,3 +1,3 @@
-//! Kinds that have stored objects written anew.
+//! The kinds of the `storagemigration.k8s.io` group.
 
 pub mod storageversionmigration;

@@ -1,4 +1,4 @@
-//! StorageVersionMigration: all objects of a resource are written anew, in the form that is stored today.
+//! StorageVersionMigration: rewrites all objects of a resource in the current storage version.
 
 use k8s_openapi::api::storagemigration::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -74,7 +74,7 @@ impl Strategy for Rules {
         }
         let mut errors = validate_spec(&new);
         if let Some(spec) = new.spec.as_ref().filter(|_| new.spec != old.spec) {
-            // Shown as the server's own form.
+            // The message shows upstream's internal Go type.
             let text = format!(r#"{{"Resource":{}}}"#, validate::shown(&spec.resource));
             errors.push(validate::invalid_text(&Path::new("spec"), &text, validate::IMMUTABLE));
         }

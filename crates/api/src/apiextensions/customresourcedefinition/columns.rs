@@ -1,4 +1,4 @@
-//! What `kubectl get crd` shows.
+//! The columns that `kubectl get crd` shows.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! CustomResourceDefinition: resources that are described at run time.
+//! CustomResourceDefinition: resources that are defined at run time.
 
 mod columns;
 pub mod structural;
@@ -59,7 +59,8 @@ impl Strategy for Definitions {
 
     fn prepare_for_update(&self, new: &mut Value, old: &Value, subresource: Option<&str>) {
         if subresource == Some("status") {
-            // Metadata may change along with the status: this is how the clean-up's finalizer goes.
+            // A status update may also change metadata: this is how the clean-up controller removes its
+            // finalizer.
             prepare::keep(new, old, "spec");
             prepare::set_generation(new, prepare::generation(old));
             return;
@@ -122,7 +123,7 @@ fn default_spec(spec: &mut Fields) {
     if spec.get("conversion").is_none_or(Value::is_null) {
         spec.insert("conversion".into(), json!({"strategy": "None"}));
     }
-    // Who does not convert has no webhook, whatever is said of one.
+    // The strategy `None` has no webhook; an incomplete one is removed.
     if let Some(conversion) = spec.get_mut("conversion").and_then(Value::as_object_mut)
         && conversion.get("strategy").and_then(Value::as_str) == Some("None")
         && conversion.get("webhook").is_some_and(|w| w.get("clientConfig").is_none())
@@ -135,7 +136,7 @@ fn default_spec(spec: &mut Fields) {
     }
 }
 
-/// The storage version is one of those that objects may be stored in.
+/// Adds the storage version to `status.storedVersions`.
 fn store_version(object: &mut Value) {
     let versions = object.pointer("/spec/versions").and_then(Value::as_array);
     let storage = versions.into_iter().flatten().find(|v| v["storage"] == true);

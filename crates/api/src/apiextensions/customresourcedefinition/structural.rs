@@ -1,4 +1,5 @@
-//! Structural schemas: every field has one type, said outside of `anyOf`, `oneOf`, `allOf` and `not`.
+//! Structural schemas: every field has one type, which is specified outside of `anyOf`, `oneOf`, `allOf` and
+//! `not`.
 
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::structural::{Additional, Schema};
@@ -10,7 +11,7 @@ enum Level {
     Field,
 }
 
-/// Why a schema cannot be read as a structural one at all; `None` when it can.
+/// Returns why a schema cannot be converted to a structural one at all; `None` if it can.
 pub fn unreadable(schema: &Schema) -> Option<String> {
     if let Some(field) = schema.unsupported.first() {
         let field = field.trim_start_matches("$schema");
@@ -27,7 +28,7 @@ pub fn unreadable(schema: &Schema) -> Option<String> {
     schema.children().find_map(unreadable)
 }
 
-/// What keeps a schema from being structural, sorted.
+/// Returns the violations of the rules for structural schemas, sorted.
 pub fn validate(schema: &Schema, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     invariants(schema, Level::Root, path, &mut errors);
@@ -143,7 +144,8 @@ fn restricts_only_names(metadata: &Schema) -> bool {
         && m.not.is_none()
 }
 
-/// `anyOf: [{type: integer}, {type: string}]`, which may stand beside `x-kubernetes-int-or-string`.
+/// Returns whether this is `anyOf: [{type: integer}, {type: string}]`, which may accompany
+/// `x-kubernetes-int-or-string`.
 fn is_int_or_string(schema: &Schema) -> bool {
     let only = |s: &Schema, ty: &str| {
         let plain = Schema { ty: ty.to_owned(), ..Schema::default() };
@@ -189,7 +191,7 @@ fn value_validation(
     }
 }
 
-/// What may not stand below `anyOf` and its like.
+/// Refuses fields that may not be set below `anyOf`, `oneOf`, `allOf` and `not`.
 fn nested(schema: &Schema, skip_any_of: bool, level: Level, path: &Path, errors: &mut ErrorList) {
     value_validation(schema, skip_any_of, false, level, path, errors);
     if let Some(items) = schema.items.as_deref() {
@@ -229,7 +231,7 @@ fn nested(schema: &Schema, skip_any_of: bool, level: Level, path: &Path, errors:
     }
 }
 
-/// Every value validation has a counterpart outside.
+/// Requires that every field with a value validation is also specified outside of these.
 fn complete(
     validation: &Schema,
     outside: Option<&Schema>,

@@ -1,4 +1,4 @@
-//! Definitions as people get them wrong, and what they are told.
+//! Tests of validation: common mistakes in definitions, and the errors they get.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ fn a_plain_definition_is_fine() {
     assert_eq!(object["status"], json!({"storedVersions": ["v1"]}));
 }
 
-/// What is done to a definition, and what is said of it.
+/// A change of a valid definition, and the expected error.
 type Mistake = (Box<dyn FnOnce(&mut Value)>, &'static str);
 
 #[test]

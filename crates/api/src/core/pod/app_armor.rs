@@ -1,4 +1,4 @@
-//! AppArmor profiles in their old form, an annotation for each container.
+//! AppArmor profiles in their deprecated form, one annotation per container.
 
 use k8s_openapi::api::core::v1::AppArmorProfile;
 use serde_json::{Value, json};
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use crate::defaults::{child, items, text};
 use crate::prepare;
 
-/// Followed by the container's name.
+/// The prefix of the annotation; the container's name follows.
 pub const ANNOTATION_PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";
 
-/// What the annotation means as a field; `None` where it means nothing.
+/// Returns the profile that the annotation stands for; `None` if it is malformed.
 pub fn profile(annotation: &str) -> Option<AppArmorProfile> {
     let (type_, localhost) = match annotation {
         "unconfined" => ("Unconfined", None),
@@ -22,7 +22,7 @@ pub fn profile(annotation: &str) -> Option<AppArmorProfile> {
 /// The longest name of a profile on the node.
 const NAME_MAX: usize = 4095;
 
-/// A container of a new pod without a profile gets the one that an annotation names.
+/// Sets the profile of a container from its annotation, if the container has none.
 pub fn fields_from_annotations(pod: &mut Value) {
     let annotations = pod.pointer("/metadata/annotations").and_then(Value::as_object).cloned();
     let Some(annotations) = annotations else { return };

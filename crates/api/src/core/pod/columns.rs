@@ -1,4 +1,4 @@
-//! What `kubectl get pods` shows: readiness, the STATUS words, restarts, addresses.
+//! The columns of `kubectl get pods`: readiness, STATUS, restarts, addresses.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus};
@@ -40,7 +40,7 @@ pub fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     ]
 }
 
-/// `3 (5m ago)`.
+/// Returns `3 (5m ago)`.
 fn restarts(count: i32, last: Option<Timestamp>, now: Timestamp) -> String {
     match last {
         Some(_) if count != 0 => format!("{count} ({} ago)", table::since(last, now)),
@@ -81,13 +81,13 @@ impl Summary {
     }
 }
 
-/// When the container's previous run ended.
+/// Returns when the container's previous run ended.
 fn last_end(container: &ContainerStatus) -> Option<Timestamp> {
     let ended = container.last_state.as_ref()?.terminated.as_ref()?;
     ended.finished_at.as_ref().map(|t| t.0)
 }
 
-/// Whether this init container runs beside the main ones (a sidecar).
+/// Returns whether this init container is a sidecar: it runs beside the main containers.
 fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
@@ -123,7 +123,8 @@ fn summarize(pod: &Pod, spec: &PodSpec, status: &PodStatus) -> Summary {
     summary
 }
 
-/// Walks init containers up to the first that is not done; whether there is one. Its state becomes the reason.
+/// Finds the first init container that is not done and sets the reason from its state; returns whether there is
+/// one.
 fn look_at_init_containers(
     inits: &[Container],
     status: &PodStatus,
@@ -163,7 +164,7 @@ fn end_word(ended: &k8s_openapi::api::core::v1::ContainerStateTerminated) -> Str
     }
 }
 
-/// The first container that waits or has ended names the reason; a running one turns Completed back.
+/// Sets the reason from the first container that waits or has ended; a running container overrides Completed.
 fn look_at_containers(status: &PodStatus, summary: &mut Summary) {
     let mut running = false;
     let mut failure = None;

@@ -1,4 +1,4 @@
-//! What a pod spec gets where its author said nothing; shared by pods and all that carry pod templates.
+//! Defaults of pod specs, shared by pods and all kinds with pod templates.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::defaults::{Fields, blank, child, existing, items, text, unset};
 use crate::dropped;
 use crate::prepare::object;
 
-/// A Pod, with what only pods get: requests from limits, host ports, service links.
+/// Sets the defaults of a Pod, with those that only pods have: requests from limits, host ports, service links.
 pub fn pod(value: &mut Value) {
     let fields = object(value);
     let spec = child(fields, "spec");
@@ -34,7 +34,7 @@ pub fn pod(value: &mut Value) {
     }
 }
 
-/// A workload's `spec.template`, which is there even where nobody gave one.
+/// Sets the defaults of a workload's `spec.template`, which exists even if the request has none.
 pub fn template(workload: &mut Value) {
     let spec = child(object(workload), "spec");
     pod_spec(child(child(spec, "template"), "spec"));
@@ -52,7 +52,7 @@ fn requests_from_limits(container: &mut Fields) {
     }
 }
 
-/// `podIP` and the first of `podIPs` are one and the same; the single one wins.
+/// Makes `podIP` and the first of `podIPs` equal; the single one takes precedence.
 fn addresses(status: &mut Fields) {
     let first = status.get("podIPs").and_then(|ips| ips.get(0)).and_then(|ip| ip.get("ip")).cloned();
     let single = text(status, "podIP").to_owned();
@@ -67,7 +67,7 @@ fn addresses(status: &mut Fields) {
     }
 }
 
-/// A pod spec, in a pod or in a template.
+/// Sets the defaults of a pod spec, in a pod or in a template.
 pub fn pod_spec(spec: &mut Fields) {
     dropped::drop_from_pod(spec);
     let mut account = text(spec, "serviceAccountName").to_owned();
@@ -189,7 +189,7 @@ fn downward_items(downward: &mut Fields) {
     }
 }
 
-/// Volume sources that pods and persistent volumes share.
+/// Sets the defaults of volume sources that pods and persistent volumes share.
 pub fn network_volume(volume: &mut Fields) {
     if let Some(iscsi) = existing(volume, "iscsi") {
         blank(iscsi, "iscsiInterface", "default");

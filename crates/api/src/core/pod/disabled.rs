@@ -1,11 +1,11 @@
-//! Where pod specs stand, and the field of theirs that is dropped while a gate of this process is off.
+//! The location of pod specs, and the field that is removed from them while its gate is off in this process.
 
 use serde_json::Value;
 
 use crate::gates::GENERIC_WORKLOAD;
 use crate::kind::ResourceType;
 
-/// Where objects of a resource have their pod spec.
+/// Returns the JSON pointer of the pod spec in objects of a resource.
 pub fn pod_spec_of(resource: ResourceType) -> Option<&'static str> {
     Some(match (resource.group, resource.plural) {
         ("", "pods") => "/spec",
@@ -18,7 +18,7 @@ pub fn pod_spec_of(resource: ResourceType) -> Option<&'static str> {
     })
 }
 
-/// Drops what the gates of this process forbid, unless the object has it already: it was made while the gate was on.
+/// Removes fields whose gate is off, unless the old object has them: it was written while the gate was on.
 pub fn drop_gated(resource: ResourceType, object: &mut Value, old: Option<&Value>) {
     if GENERIC_WORKLOAD.is_on() {
         return;
@@ -37,7 +37,7 @@ mod tests {
 
     use super::*;
 
-    /// An object with this at `at`.
+    /// Returns an object with this value at `at`.
     fn object(at: &str, spec: Value) -> Value {
         at.rsplit('/').filter(|part| !part.is_empty()).fold(spec, |inner, part| json!({part: inner}))
     }
@@ -60,7 +60,7 @@ mod tests {
                 (&with, None, false),
                 (&with, Some(&without), false),
                 (&with, Some(&with), true),
-                // Whether it may change is for validation to say.
+                // Validation decides whether it may change.
                 (&other, Some(&with), true),
                 (&without, Some(&with), false),
             ] {

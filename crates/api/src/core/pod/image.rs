@@ -1,6 +1,7 @@
 //! The tag of an image reference, which decides the default pull policy.
 
-/// `latest` where there is neither tag nor digest; `None` for a digest alone or what is no reference.
+/// Returns the tag, `latest` if there is neither tag nor digest; `None` for a digest alone or an invalid
+/// reference.
 pub fn tag(image: &str) -> Option<&str> {
     let (name, digest) = match image.split_once('@') {
         Some((name, digest)) => (name, Some(digest)),
@@ -24,10 +25,10 @@ pub fn tag(image: &str) -> Option<&str> {
     }
 }
 
-/// Bytes that a name may have.
+/// The longest name in bytes.
 const MAX_PATH: usize = 255;
 
-/// What looks like a digest is no name.
+/// Returns whether the path looks like a digest, which is not a valid name.
 fn is_identifier(path: &str) -> bool {
     path.len() == 64 && path.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -40,7 +41,7 @@ fn is_tag(tag: &str) -> bool {
         && bytes.iter().all(|b| word(*b) || matches!(b, b'.' | b'-'))
 }
 
-/// A registry host, which may have a port and upper case, then lower-case path components.
+/// Returns whether this is a registry host, perhaps with a port and upper case, then lower-case path components.
 fn is_path(path: &str) -> bool {
     let (host, rest) = match path.split_once('/') {
         Some((host, rest))
@@ -62,7 +63,7 @@ fn is_path(path: &str) -> bool {
     host_fine && !rest.is_empty() && rest.split('/').all(component)
 }
 
-/// Always for `latest`, IfNotPresent for everything else.
+/// Returns `Always` for the tag `latest`, `IfNotPresent` for everything else.
 pub fn pull_policy(image: &str) -> &'static str {
     if tag(image) == Some("latest") { "Always" } else { "IfNotPresent" }
 }

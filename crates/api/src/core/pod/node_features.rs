@@ -1,4 +1,5 @@
-//! The features that nodes declare in `status.declaredFeatures`, and which of them a pod, or a change of one, needs.
+//! The features that nodes declare in `status.declaredFeatures`, and which of them a pod or an update of one
+//! needs.
 //!
 //! Source: `k8s.io/component-helpers/nodedeclaredfeatures`, KEP-5328.
 
@@ -12,15 +13,15 @@ pub const RESTART_ALL_CONTAINERS: &str = "RestartAllContainersOnContainerExits";
 const USER_NAMESPACES_HOST_NETWORK: &str = "UserNamespacesHostNetworkSupport";
 const BIND_MOUNT_OPTIONS: &str = "VolumeBindMountOptions";
 
-/// What a node has to declare.
+/// A feature that nodes declare.
 struct Feature {
     name: &'static str,
     for_pod: fn(&PodSpec) -> bool,
-    /// The pod before, and after.
+    /// Whether an update needs it: the old spec and the new one.
     for_update: fn(&PodSpec, &PodSpec) -> bool,
 }
 
-/// By name.
+/// Sorted by name.
 const FEATURES: [Feature; 6] = [
     Feature {
         name: POD_LEVEL_RESIZE,
@@ -38,17 +39,17 @@ const FEATURES: [Feature; 6] = [
     Feature { name: BIND_MOUNT_OPTIONS, for_pod: has_mount_options, for_update: |_, _| false },
 ];
 
-/// What a node has to declare to run the pod, by name.
+/// Returns the features that a node needs to run the pod, sorted by name.
 pub fn for_pod(spec: &PodSpec) -> Vec<&'static str> {
     FEATURES.iter().filter(|f| (f.for_pod)(spec)).map(|f| f.name).collect()
 }
 
-/// What a node has to declare so that its pod may change so, by name.
+/// Returns the features that a node needs for this update of the pod, sorted by name.
 pub fn for_update(old: &PodSpec, new: &PodSpec) -> Vec<&'static str> {
     FEATURES.iter().filter(|f| (f.for_update)(old, new)).map(|f| f.name).collect()
 }
 
-/// Those of the features that the node does not declare.
+/// Returns the features that the node does not declare.
 pub fn lacking(features: &[&'static str], node: &Node) -> Vec<&'static str> {
     let declared = node.status.as_ref().and_then(|s| s.declared_features.as_deref()).unwrap_or_default();
     features.iter().copied().filter(|name| !declared.iter().any(|d| d == name)).collect()
@@ -58,7 +59,7 @@ fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
     spec.containers.iter().chain(spec.init_containers.iter().flatten())
 }
 
-/// Whether a container's rule restarts the whole pod in place.
+/// Returns whether a restart rule of the container restarts all containers of the pod in place.
 pub fn restarts_all(container: &Container) -> bool {
     container.restart_policy_rules.iter().flatten().any(|rule| rule.action == "RestartAllContainers")
 }

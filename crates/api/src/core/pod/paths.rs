@@ -1,8 +1,8 @@
-//! Files of one volume that would lie on top of each other.
+//! Finds files of one volume whose paths overlap.
 
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Volume, VolumeProjection};
 
-/// A file, and in projected volumes which source it comes from.
+/// A file and, in projected volumes, its source.
 #[derive(PartialEq)]
 struct File {
     path: String,
@@ -32,7 +32,7 @@ impl std::fmt::Display for File {
     }
 }
 
-/// A warning for each pair of files of a volume of which one hides the other.
+/// Returns a warning for each pair of files of a volume of which one hides the other.
 pub fn overlaps(volumes: &[Volume]) -> Vec<String> {
     let mut warnings = Vec::new();
     for volume in volumes {

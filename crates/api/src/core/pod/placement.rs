@@ -1,4 +1,4 @@
-//! Whether a pod may be on a node, as far as labels and taints say: node selector, node affinity, tolerations.
+//! Whether a node's labels and taints allow a pod: node selector, node affinity, tolerations.
 
 use k8s_openapi::api::core::v1::{
     Node, NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration,
@@ -6,8 +6,9 @@ use k8s_openapi::api::core::v1::{
 
 use crate::kind::Kind;
 
-/// Whether one toleration matches one taint: no key matches every key, no effect every effect; the operator is
-/// `Equal` where it is not given; `Lt` and `Gt` compare the taint's number with the toleration's.
+/// Returns whether a toleration matches a taint: no key matches every key, no effect every effect; the default
+/// operator
+/// is `Equal`; `Lt` and `Gt` compare the taint's number with the toleration's.
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     fn text(value: &Option<String>) -> &str {
         value.as_deref().unwrap_or("")
@@ -30,7 +31,7 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     }
 }
 
-/// Whether one of the tolerations matches the taint.
+/// Returns whether one of the tolerations matches the taint.
 pub fn tolerated(tolerations: &[Toleration], taint: &Taint) -> bool {
     tolerations.iter().any(|t| tolerates(t, taint))
 }
@@ -47,13 +48,13 @@ pub fn node_affinity(pod: &Pod) -> Option<&NodeAffinity> {
     pod.spec.as_ref()?.affinity.as_ref()?.node_affinity.as_ref()
 }
 
-/// The alternatives of required node affinity; `None` without any.
+/// Returns the alternative terms of required node affinity; `None` if there are none.
 pub fn required_terms(pod: &Pod) -> Option<&[NodeSelectorTerm]> {
     let required = node_affinity(pod)?.required_during_scheduling_ignored_during_execution.as_ref()?;
     Some(&required.node_selector_terms)
 }
 
-/// Whether a label or field with this value, or without one, meets the requirement.
+/// Returns whether a label or field meets the requirement; `value` is `None` if it is missing.
 pub fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
     let values = requirement.values.as_deref().unwrap_or_default();
     let among = |v: &str| values.iter().any(|wanted| wanted == v);
@@ -75,7 +76,7 @@ pub fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool
     }
 }
 
-/// Whether a node meets all of a term's requirements. A term without any matches nothing.
+/// Returns whether a node meets all requirements of a term. A term without requirements matches nothing.
 pub fn term_matches(term: &NodeSelectorTerm, node: &Node) -> bool {
     let (expressions, fields) = (
         term.match_expressions.as_deref().unwrap_or_default(),
@@ -89,7 +90,7 @@ pub fn term_matches(term: &NodeSelectorTerm, node: &Node) -> bool {
     expressions.iter().all(|r| holds(r, label(&r.key))) && fields.iter().all(|r| holds(r, field(&r.key)))
 }
 
-/// Whether the node meets the pod's nodeSelector and one of its required terms.
+/// Returns whether the node meets the pod's nodeSelector and one of its required terms.
 pub fn node_matches(pod: &Pod, node: &Node) -> bool {
     let mut selector = pod.spec.as_ref().and_then(|s| s.node_selector.as_ref()).into_iter().flatten();
     let labels = node.metadata.labels.as_ref();

@@ -1,4 +1,4 @@
-//! What the server sets on pods, and what each pod subresource may touch.
+//! The fields that the server sets on pods, and the parts that each pod subresource may change.
 
 use knarr_apimachinery::quantity::Quantity;
 use serde_json::{Value, json};
@@ -49,7 +49,7 @@ pub fn for_update(new: &mut Value, old: &Value, subresource: Option<&str>) {
     }
 }
 
-/// Subresources that change a part of the spec leave status and the editable metadata as they were.
+/// Restores the status and the editable metadata, for subresources that change a part of the spec.
 fn only_spec_part(new: &mut Value, old: &Value) {
     keep(new, old, "status");
     for field in ["labels", "annotations", "finalizers", "ownerReferences", "deletionTimestamp"] {
@@ -69,7 +69,7 @@ fn status(new: &mut Value, old: &Value) {
     keep_condition_generations(new, old);
 }
 
-/// Conditions written by clients that do not know `observedGeneration` keep the one they had.
+/// Restores `observedGeneration` of conditions that a client without knowledge of the field has written.
 fn keep_condition_generations(new: &mut Value, old: &Value) {
     let before = old.pointer("/status/conditions").and_then(Value::as_array);
     let mut before: Vec<&Value> = before.into_iter().flatten().collect();
@@ -84,7 +84,8 @@ fn keep_condition_generations(new: &mut Value, old: &Value) {
     }
 }
 
-/// Only resources and resize policies change; a changed list of containers is left for validation to refuse.
+/// Restores all but resources and resize policies. A changed list of containers stays, so that validation refuses
+/// it.
 fn resize(new: &mut Value, old: &Value) {
     let names = |pod: &Value, list: &str| -> Vec<String> {
         let list = pod.pointer(&format!("/spec/{list}")).and_then(Value::as_array);
@@ -99,7 +100,7 @@ fn resize(new: &mut Value, old: &Value) {
     only_spec_part(new, old);
     keep(new, old, "spec");
     let spec = child(object(new), "spec");
-    // A client that does not know those of the whole pod leaves them as they are (PodLevelResourcesFixDefaulting).
+    // Pod-level resources that the request omits keep their value (PodLevelResourcesFixDefaulting).
     let of_pod = wanted.get("resources");
     if let Some(resources) = of_pod {
         spec.insert("resources".to_owned(), resources.clone());
@@ -121,7 +122,7 @@ fn resize(new: &mut Value, old: &Value) {
     bump_generation(new, old, &["/spec"]);
 }
 
-/// `matchLabelKeys` and `mismatchLabelKeys` become requirements of the term's own selector.
+/// Adds requirements for `matchLabelKeys` and `mismatchLabelKeys` to the term's selector.
 fn merge_label_keys(pod: &mut Value) {
     let labels = pod.pointer("/metadata/labels").cloned().unwrap_or(Value::Null);
     let Some(spec) = existing(object(pod), "spec") else { return };
@@ -163,7 +164,7 @@ fn quantity(list: Option<&Value>, name: &str) -> Option<Quantity> {
 
 const COMPUTE: [&str; 2] = ["cpu", "memory"];
 
-/// `Guaranteed`, `Burstable` or `BestEffort`, from cpu and memory alone.
+/// Returns `Guaranteed`, `Burstable` or `BestEffort`, from cpu and memory alone.
 pub fn qos_class(spec: &Value) -> &'static str {
     let pod_level = spec.get("resources").filter(|r| {
         ["requests", "limits"]
@@ -198,7 +199,8 @@ pub fn qos_class(spec: &Value) -> &'static str {
     }
 }
 
-/// With limits for the whole pod but no requests, requests are what its containers ask for, or the limits.
+/// Sets the pod-level requests if there are pod-level limits: to the sum of the containers' requests, or to the
+/// limits.
 fn default_pod_level_resources(spec: &mut Fields) {
     let limits = spec.get("resources").and_then(|r| r.get("limits")).and_then(Value::as_object).cloned();
     let Some(limits) = limits.filter(|l| !l.is_empty()) else { return };
@@ -219,7 +221,9 @@ fn default_pod_level_resources(spec: &mut Fields) {
     }
 }
 
-/// What the containers together ask for: the main ones and sidecars at once, or the largest init container.
+/// Returns the effective request of the containers: the sum of main containers and sidecars, or the largest
+/// request
+/// while init containers run.
 fn effective_request(spec: &Fields, name: &str) -> Option<Quantity> {
     let list = |list: &str| spec.get(list).and_then(Value::as_array).into_iter().flatten();
     let request = |c: &Value| quantity(c.pointer("/resources/requests"), name);
@@ -277,7 +281,7 @@ mod tests {
         assert_eq!(spec["resources"]["requests"], requests);
         assert_eq!(qos_class(&spec), "Burstable");
         spec["resources"]["requests"]["cpu"] = json!("1");
-        assert_eq!(qos_class(&spec), "Guaranteed", "whatever the containers say");
+        assert_eq!(qos_class(&spec), "Guaranteed", "pod-level resources override those of containers");
     }
 
     #[test]
@@ -307,7 +311,7 @@ mod tests {
         );
         assert_eq!(new["metadata"]["generation"], 2);
 
-        // Of the whole pod they are kept where they are left out, and defaulted where they are not.
+        // Pod-level resources are kept if the request omits them, and defaulted otherwise.
         let old = json!({"metadata": {"generation": 1},
             "spec": {"resources": {"limits": {"cpu": "1"}}, "containers": [{"name": "c"}]}});
         let mut new = json!({"metadata": {"generation": 1}, "spec": {"containers": [{"name": "c"}]}});

@@ -1,4 +1,4 @@
-//! What is allowed in a pod spec but does not do what it seems to: old fields, duplicates, overlaps.
+//! Warnings about valid pod specs that do not do what they seem to: deprecated fields, duplicates, overlaps.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use super::paths;
 use super::validation::as_container;
 use crate::addresses;
 
-/// Node labels that newer ones have replaced.
+/// Deprecated node labels.
 const OLD_NODE_LABELS: &[(&str, &str)] = &[
     ("beta.kubernetes.io/arch", r#"deprecated since v1.14; use "kubernetes.io/arch" instead"#),
     ("beta.kubernetes.io/os", r#"deprecated since v1.14; use "kubernetes.io/os" instead"#),
@@ -53,12 +53,12 @@ const OLD_ANNOTATIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// What to say of a node label that has been replaced.
+/// Returns the warning for a deprecated node label.
 pub fn old_node_label(key: &str) -> Option<&'static str> {
     OLD_NODE_LABELS.iter().find(|(label, _)| *label == key).map(|(_, message)| *message)
 }
 
-/// Old labels in the expressions of a node selector, with `values` also values that no label can have.
+/// Warns about deprecated labels in node selector terms and, with `values`, about values that no label can have.
 pub fn node_selector_term(term: &NodeSelectorTerm, values: bool, path: &Path) -> Vec<String> {
     let mut warnings = Vec::new();
     for (i, expression) in term.match_expressions.iter().flatten().enumerate() {
@@ -75,13 +75,13 @@ pub fn node_selector_term(term: &NodeSelectorTerm, values: bool, path: &Path) ->
     warnings
 }
 
-/// A new pod.
+/// Returns the warnings for a pod.
 pub fn pod(pod: &Pod) -> Vec<String> {
     let no_spec = PodSpec::default();
     spec_and_metadata(&Path::default(), pod.spec.as_ref().unwrap_or(&no_spec), &pod.metadata, false)
 }
 
-/// A pod template at this path.
+/// Returns the warnings for a pod template at this path.
 pub fn template(path: &Path, template: &PodTemplateSpec) -> Vec<String> {
     let (no_spec, no_metadata) = (PodSpec::default(), ObjectMeta::default());
     let metadata = template.metadata.as_ref().unwrap_or(&no_metadata);
@@ -192,7 +192,7 @@ fn old_volumes(warnings: &mut Vec<String>, path: &Path, spec: &PodSpec) {
     }
 }
 
-/// A claim for a part of a byte.
+/// Warns about requests for a fraction of a byte.
 pub fn claim_spec(path: &Path, spec: &PersistentVolumeClaimSpec) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(resources) = &spec.resources {
@@ -237,7 +237,7 @@ fn duplicates(warnings: &mut Vec<String>, path: &Path, spec: &PodSpec) {
     }
 }
 
-/// Every container with its path: init containers, main ones, ephemeral ones.
+/// Returns every container with its path: init, main and ephemeral containers.
 fn containers<'a>(path: &Path, spec: &'a PodSpec) -> Vec<(Path, Cow<'a, Container>)> {
     let mut all = Vec::with_capacity(spec.containers.len());
     let init = spec.init_containers.iter().flatten().enumerate();
@@ -251,7 +251,7 @@ fn containers<'a>(path: &Path, spec: &'a PodSpec) -> Vec<(Path, Cow<'a, Containe
     all
 }
 
-/// Annotations that fields have replaced.
+/// Warns about annotations that fields have replaced.
 fn profiles(
     warnings: &mut Vec<String>,
     path: &Path,
@@ -280,12 +280,12 @@ fn profiles(
         let Some(annotation) = annotations.get(&key) else { continue };
         let meant = super::app_armor::profile(annotation);
         let differs = meant.is_none() || meant != pod.app_armor_profile;
-        // In a pod, the annotation has become the field already.
-        let unsaid = match &own.app_armor_profile {
+        // In a pod, the annotation has been copied to the field before.
+        let only_annotated = match &own.app_armor_profile {
             None => differs,
             Some(own) => !is_template && differs && meant.as_ref() == Some(own),
         };
-        if unsaid {
+        if only_annotated {
             warnings.push(format!("{}: {APPARMOR}", path.key(&key)));
         }
     }
@@ -300,7 +300,7 @@ fn resources(warnings: &mut Vec<String>, path: &Path, container: &Container) {
     }
 }
 
-/// A variable of the same name is fine only if it adds to the one before.
+/// Warns about a variable that is defined twice, unless the second definition refers to the first.
 fn hidden_variables(warnings: &mut Vec<String>, path: &Path, container: &Container) {
     let mut seen = BTreeSet::new();
     for (i, variable) in container.env.iter().flatten().enumerate() {
@@ -364,7 +364,7 @@ fn ports(warnings: &mut Vec<String>, containers: &[(Path, Cow<'_, Container>)]) 
     }
 }
 
-/// A port as upstream's program shows one of its own structures.
+/// Returns a port as Go prints the struct.
 fn shown(port: &ContainerPort) -> String {
     format!(
         "{{Name:{} HostPort:{} ContainerPort:{} Protocol:{} HostIP:{}}}",
@@ -376,7 +376,7 @@ fn shown(port: &ContainerPort) -> String {
     )
 }
 
-/// Terms without a selector match nothing.
+/// Warns about terms without a selector, which match nothing.
 fn unselective(warnings: &mut Vec<String>, path: &Path, affinity: &Affinity) {
     const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
     const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";

@@ -1,11 +1,11 @@
-//! What a Service gets where its author said nothing, and what an update carries over or drops.
+//! Defaults of Services, and the fields that an update carries over or drops.
 
 use serde_json::{Value, json};
 
 use crate::defaults::{Fields, blank, child, existing, items, text, unset};
 use crate::prepare::{clear, object, same};
 
-/// Seconds that a client sticks to its pod with ClientIP affinity.
+/// The default timeout of ClientIP affinity, in seconds.
 const STICKY_SECONDS: i64 = 10_800;
 
 pub fn service(service: &mut Value) {
@@ -45,7 +45,7 @@ pub fn service(service: &mut Value) {
     }
 }
 
-/// Reached from outside: by node port, load balancer, or external addresses.
+/// Returns whether the Service is reachable from outside: by node port, load balancer, or external addresses.
 fn is_external(spec: &Fields) -> bool {
     let external = spec.get("externalIPs").and_then(Value::as_array).is_some_and(|ips| !ips.is_empty());
     match text(spec, "type") {
@@ -80,7 +80,7 @@ fn unchanged(new: &Fields, old: &Fields, name: &str) -> bool {
     same(new.get(name), old.get(name))
 }
 
-/// Allocated values that an update leaves out stay; those that the new type has no use for go.
+/// Keeps allocated values that an update omits, and drops those that the new type does not use.
 pub fn carry_over(new: &mut Value, old: &Value) {
     let no_spec = Fields::new();
     let old_spec = old.get("spec").and_then(Value::as_object).unwrap_or(&no_spec);
@@ -164,7 +164,7 @@ fn node_ports(spec: &Fields) -> Vec<i64> {
     ports.into_iter().flatten().map(node_port).filter(|port| *port != 0).collect()
 }
 
-/// A port without a node port gets the one that the port of its name had, unless another one took it.
+/// Gives a port without a node port the old one of the port with its name, unless another port has that number.
 fn keep_node_ports(spec: &mut Fields, old: &Fields) {
     let taken = node_ports(spec);
     let before = old.get("ports").and_then(Value::as_array).cloned().unwrap_or_default();

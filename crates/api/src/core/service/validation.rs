@@ -1,4 +1,4 @@
-//! Whether a Service is valid: ports, addresses, and which fields go with which type.
+//! Validation of Services: ports, addresses, and the fields that each type allows.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::addresses;
 use crate::core::endpoints::endpoint_ip;
 use crate::validate;
 
-/// The longest time a client may stick to its pod.
+/// The longest timeout of ClientIP affinity, in seconds.
 const STICKY_MAX_SECONDS: i32 = 86400;
 
 fn is_headless(spec: &ServiceSpec) -> bool {
@@ -65,7 +65,7 @@ pub fn service(service: &Service) -> ErrorList {
     errors
 }
 
-/// What a type needs and excludes.
+/// Validates the fields that a type requires and forbids.
 fn of_type(errors: &mut ErrorList, path: &Path, spec: &ServiceSpec) {
     let kind = type_of(spec);
     match kind {
@@ -139,7 +139,7 @@ fn unique_ports(errors: &mut ErrorList, path: &Path, spec: &ServiceSpec, ports: 
     for (i, port) in ports.iter().enumerate() {
         if !numbers.insert((&port.protocol, port.port)) {
             let protocol = port.protocol.as_deref().unwrap_or("");
-            // Shown as the server's own form of a port, every field of it.
+            // The message shows upstream's internal Go type of a port, with every field.
             let text = format!(
                 r#"{{"Name":"","Protocol":"{protocol}","AppProtocol":null,"Port":{},"TargetPort":0,"NodePort":0}}"#,
                 port.port
@@ -177,7 +177,7 @@ fn session_affinity(errors: &mut ErrorList, path: &Path, spec: &ServiceSpec) {
     }
 }
 
-/// Cluster addresses and their families agree with each other.
+/// Validates cluster addresses and their families against each other.
 fn addresses(errors: &mut ErrorList, path: &Path, spec: &ServiceSpec) {
     if type_of(spec) == "ExternalName" {
         return;
@@ -299,7 +299,7 @@ fn traffic(errors: &mut ErrorList, path: &Path, spec: &ServiceSpec) {
     }
 }
 
-/// Addresses, once given, stay.
+/// Validates an update: allocated addresses do not change.
 pub fn update(new: &Service, old: &Service) -> ErrorList {
     let mut errors = ErrorList::new();
     let (spec, before) = (new.spec.clone().unwrap_or_default(), old.spec.clone().unwrap_or_default());

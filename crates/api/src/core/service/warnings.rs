@@ -1,4 +1,4 @@
-//! What a Service may say without effect, or in an old way.
+//! Warnings about Service fields without effect or in a deprecated form.
 
 use k8s_openapi::api::core::v1::Service;
 use knarr_apimachinery::field::Path;

@@ -1,4 +1,4 @@
-//! How objects are converted between versions.
+//! Validation of `spec.conversion`.
 
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::names;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::Options;
 
-/// The versions of ConversionReview that are spoken.
+/// The versions of ConversionReview that the API server supports.
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
 fn review_versions(conversion: &Value) -> Vec<&str> {
@@ -14,7 +14,7 @@ fn review_versions(conversion: &Value) -> Vec<&str> {
     list.into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// Whether an existing conversion names a review version that is spoken, or none at all.
+/// Returns whether a conversion lists a supported review version, or none at all.
 pub fn keeps_to_known_versions(conversion: &Value) -> bool {
     let versions = review_versions(conversion);
     versions.is_empty() || versions.iter().any(|v| REVIEW_VERSIONS.contains(v))

@@ -1,4 +1,4 @@
-//! Defaults in a schema: each has to be valid by the schema that it stands in.
+//! Defaults in a schema: each has to be valid against the schema of its own field.
 
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::structural::{self, Schema};
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::custom::Rules;
 
-/// Whether a default has fields that its own schema does not know.
+/// Returns whether a default has fields that its own schema does not know.
 pub fn has_unpruned(schema: &Schema) -> bool {
     schema.default.as_ref().is_some_and(|default| is_unpruned(default, schema))
         || schema.properties.values().any(has_unpruned)
@@ -20,14 +20,14 @@ fn is_unpruned(default: &Value, schema: &Schema) -> bool {
     pruned != *default
 }
 
-/// What is wrong with the defaults of a schema.
+/// Validates the defaults of a schema.
 pub fn validate(schema: &Schema, json: &Value, demand_pruned: bool, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     walk(schema, json, Place { is_resource: true, inside_meta: false, demand_pruned }, path, &mut errors);
     errors
 }
 
-/// Where in the schema a node stands.
+/// The position of a node in the schema.
 #[derive(Clone, Copy)]
 struct Place {
     is_resource: bool,
@@ -57,7 +57,7 @@ fn walk(schema: &Schema, json: &Value, place: Place, path: &Path, errors: &mut E
     }
 }
 
-/// What the schema that a default stands in has against it: each check only if those before find nothing.
+/// Validates a default against its schema; each check runs only if the ones before find no errors.
 fn wrong_default(default: &Value, schema: &Schema, json: &Value, path: &Path) -> ErrorList {
     let embedded = structural::validate_embedded(default, schema, path);
     if !embedded.is_empty() {
@@ -68,7 +68,7 @@ fn wrong_default(default: &Value, schema: &Schema, json: &Value, path: &Path) ->
         return errors;
     }
     let Some(rules) = Rules::compile(schema, json, false) else { return errors };
-    // Once as something that stays, and once as something new.
+    // Checks transition rules once with the default as old value, then without an old value.
     let stays = rules.check(default, Some(default), schema, path);
     if stays.is_empty() { rules.check(default, None, schema, path) } else { stays }
 }

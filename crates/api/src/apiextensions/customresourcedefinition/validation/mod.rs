@@ -15,7 +15,7 @@ use crate::apiextensions::approval::{self, Approval};
 use crate::apiextensions::definition::{Definition, ESTABLISHED, Names};
 use spec::Internal;
 
-/// What is demanded; updates do not demand more than the old definition kept to.
+/// Which checks apply. An update skips the checks that the old definition already fails.
 pub(super) struct Options {
     pub recognized_review_version: bool,
     pub openapi_schema: bool,
@@ -26,7 +26,7 @@ pub(super) struct Options {
     pub map_list_keys: bool,
     pub immutable_names: bool,
     pub invalid_ca_bundle: bool,
-    /// Versions whose schema is what it was.
+    /// Versions whose schema did not change.
     pub unchanged: Vec<String>,
 }
 
@@ -68,7 +68,7 @@ impl Options {
     }
 }
 
-/// A new definition.
+/// Validates a new definition.
 pub fn validate(object: &Value) -> ErrorList {
     let definition = Definition::parse(object);
     let mut errors = ErrorList::new();
@@ -111,7 +111,7 @@ pub fn validate_update(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// A change of the status alone.
+/// Validates an update of the status.
 pub fn validate_status(object: &Value) -> ErrorList {
     let accepted = Names::parse(object.pointer("/status/acceptedNames"));
     names::validate(&accepted, &Path::new("status").child("acceptedNames"))

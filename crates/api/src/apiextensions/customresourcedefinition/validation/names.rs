@@ -5,7 +5,7 @@ use knarr_apimachinery::names;
 
 use crate::apiextensions::definition::Names;
 
-/// What is wrong with the names that are given.
+/// Validates the names.
 pub fn validate(given: &Names, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let mut check = |at: Path, name: &str, is_kind: bool| {

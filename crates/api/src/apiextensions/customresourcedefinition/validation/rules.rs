@@ -1,4 +1,4 @@
-//! The rules of a schema: whether each compiles, and what all of them may cost.
+//! The CEL rules of a schema: each has to compile, and the estimated cost of each and of all is limited.
 
 use std::sync::Arc;
 
@@ -11,13 +11,14 @@ use serde_json::Value;
 use crate::custom::declarations;
 use crate::validate::invalid_text;
 
-/// How many of the dearest rules are named where all together are too dear.
+/// How many of the most expensive rules get an error if the total cost exceeds its limit.
 const NAMED: usize = 4;
 
-/// Where a node stands: how often it can come in an object, and what keeps its old value from being found.
+/// The position of a node in the schema: how often it can occur in an object, and the path that makes old values
+/// impossible to correlate.
 #[derive(Clone)]
 struct Place {
-    /// `None`: without limit.
+    /// `None` means no limit.
     cardinality: Option<u64>,
     uncorrelatable: Option<Path>,
 }
@@ -26,11 +27,11 @@ struct Walk {
     errors: ErrorList,
     total: u64,
     dearest: Vec<(Path, u64)>,
-    /// The schema was accepted before: single rules may stay as dear as they are.
+    /// The schema was accepted before: single rules may keep exceeding their cost limit.
     unchanged: bool,
 }
 
-/// What is wrong with the rules of a schema that is right otherwise.
+/// Validates the rules of a schema that is otherwise valid.
 pub fn validate(schema: &Schema, json: &Value, unchanged: bool, path: &Path) -> ErrorList {
     let mut walk = Walk { errors: ErrorList::new(), total: 0, dearest: Vec::new(), unchanged };
     walk.node(schema, json, true, path, &Place { cardinality: Some(1), uncorrelatable: None });
@@ -61,7 +62,7 @@ fn too_dear(what: &str, cost: u64, limit: u64) -> String {
     )
 }
 
-/// How many elements a value of this schema has at most.
+/// Returns the maximum number of elements of a value of this schema; `None` means no limit.
 fn max_elements(schema: &Schema) -> Option<u64> {
     let limit = |n: Option<i64>| n.map(|n| u64::try_from(n).unwrap_or(0));
     match schema.ty.as_str() {
@@ -71,7 +72,7 @@ fn max_elements(schema: &Schema) -> Option<u64> {
     }
 }
 
-/// A rule as error messages show it: with all its fields, in their order.
+/// Returns a rule as error messages show it: with all its fields, in the order of the Go type.
 fn shown(rule: &Rule) -> String {
     let text = |t: &str| go_json(&Value::from(t).to_string());
     let reason = rule.reason.as_deref().map_or_else(|| "null".to_owned(), text);

@@ -1,4 +1,4 @@
-//! The schema of one version: what a custom resource may say about itself.
+//! The schema of one version of a custom resource.
 
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::structural::{Additional, Rule, Schema};
@@ -23,7 +23,7 @@ pub fn is_not_structural(schema: &Schema) -> bool {
     structural::unreadable(schema).is_some() || !structural::validate(schema, &Path::default()).is_empty()
 }
 
-/// A set whose elements are merged in parts.
+/// Returns whether this is a set whose elements are not atomic.
 pub fn is_set_of_granular(schema: &Schema) -> bool {
     let (Some("set"), Some(items)) = (schema.list_type.as_deref(), schema.items.as_deref()) else {
         return false;
@@ -41,9 +41,9 @@ pub fn has_bad_map_list(schema: &Schema) -> bool {
     !errors.is_empty()
 }
 
-/// What is demanded of the schema of a version, or of all.
+/// Which checks apply to the schema of a version, or of all versions.
 pub struct Demands<'a> {
-    /// Whether there is a status subresource.
+    /// Whether the status subresource is enabled.
     pub status: bool,
     pub structural: bool,
     /// Whether the schema was accepted before.
@@ -51,7 +51,7 @@ pub struct Demands<'a> {
     pub options: &'a Options,
 }
 
-/// `path` leads to the object around `openAPIV3Schema`; `json` is the schema as it was written.
+/// Validates a schema. `path` is that of the object around `openAPIV3Schema`; `json` is the schema as written.
 pub fn validate(schema: &Schema, json: &Value, demands: &Demands<'_>, path: &Path) -> ErrorList {
     let Demands { status, structural, unchanged, options } = *demands;
     let path = path.child("openAPIV3Schema");
@@ -86,7 +86,9 @@ pub fn validate(schema: &Schema, json: &Value, demands: &Demands<'_>, path: &Pat
     errors
 }
 
-/// With a status subresource the root may say only what still holds for the status alone.
+/// Validates the root of a schema with a status subresource, which may set fewer fields: the status is also
+/// validated
+/// alone.
 fn root_with_status(schema: &Schema, path: &Path, errors: &mut ErrorList) {
     if schema.ty != "object" {
         let why = "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
@@ -115,12 +117,12 @@ fn root_with_status(schema: &Schema, path: &Path, errors: &mut ErrorList) {
     }
 }
 
-/// Where in the schema a node stands.
+/// The position of a node in the schema.
 #[derive(Clone, Default)]
 struct Place {
     root: bool,
     inside_meta: bool,
-    /// Why defaults may not be set here.
+    /// Why defaults are forbidden here.
     no_defaults: Option<String>,
 }
 
@@ -305,7 +307,8 @@ impl Walk<'_> {
     }
 }
 
-/// Elements and keys of sets and maps are never null, and keys always there.
+/// Requires that elements and keys of sets and maps are not nullable, and that keys are required or have a
+/// default.
 fn map_list(schema: &Schema, path: &Path, errors: &mut ErrorList) {
     let (Some(kind @ ("set" | "map")), Some(items)) = (schema.list_type.as_deref(), schema.items.as_deref())
     else {

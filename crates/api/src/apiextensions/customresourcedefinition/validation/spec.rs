@@ -8,7 +8,8 @@ use serde_json::Value;
 use super::{Options, conversion, names as own_names, schema, version};
 use crate::apiextensions::definition::{Definition, Version};
 
-/// Upstream validates an internal form, in which what all versions share stands above them; error paths show it.
+/// The definition in the shape of upstream's internal type, whose paths errors show: fields that are equal in all
+/// versions are moved from the versions to the top level.
 pub struct Internal<'a> {
     pub object: &'a Value,
     pub definition: &'a Definition,
@@ -86,7 +87,7 @@ fn scope(scope: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
-/// Defaults and Kubernetes' own extensions need a structural schema.
+/// Returns whether the schema has defaults or Kubernetes' extensions, which need a structural schema.
 fn wants_structure(schema: &Schema) -> bool {
     schema.default.is_some()
         || schema.embedded_resource
@@ -173,7 +174,7 @@ fn required_names(definition: &Definition, path: &Path, errors: &mut ErrorList) 
     }
 }
 
-/// What all versions share is validated once, above them.
+/// Validates the fields that all versions share, once, at the top level.
 fn shared(internal: &Internal<'_>, options: &Options, structural: bool, path: &Path, errors: &mut ErrorList) {
     let versions = &internal.definition.versions;
     let Some(first): Option<&Version> = versions.first() else { return };

@@ -140,7 +140,7 @@ pub fn selectable(version: &Version, path: &Path) -> ErrorList {
     errors
 }
 
-/// The schema that a path such as `.spec.foo['bar']` leads to.
+/// Returns the schema of a path such as `.spec.foo['bar']`.
 pub fn field_path<'s>(path: &str, schema: &'s Schema, brackets: bool) -> Result<&'s Schema, String> {
     const END: &str = "unexpected end of JSON path";
     let step = |schema: &'s Schema, name: &str| -> Result<&'s Schema, String> {

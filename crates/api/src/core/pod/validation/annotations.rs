@@ -1,4 +1,4 @@
-//! Annotations that mean something to pods, most of them older than the fields that replaced them.
+//! Annotations of pods that Kubernetes evaluates; most are older than the fields that replaced them.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ pub fn annotations(
     }
 }
 
-/// A number without a plus sign and without zeros before it.
+/// Returns whether the text is an integer without a plus sign and leading zeros.
 fn is_integer(text: &str) -> bool {
     let plain = text == "0" || text.starts_with(['-', '1', '2', '3', '4', '5', '6', '7', '8', '9']);
     plain && text.parse::<i32>().is_ok()

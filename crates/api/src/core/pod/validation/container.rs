@@ -1,4 +1,4 @@
-//! Containers: the main ones, init containers and sidecars, ephemeral ones.
+//! Validation of containers: main, init, sidecar and ephemeral containers.
 
 use std::collections::BTreeSet;
 
@@ -116,7 +116,7 @@ fn ephemeral_fields(errors: &mut ErrorList, path: &Path, container: &EphemeralCo
     }
 }
 
-/// The fields that an ephemeral container shares with ordinary ones.
+/// Returns the fields that an ephemeral container shares with other containers.
 pub fn as_container(ephemeral: &EphemeralContainer) -> Container {
     let e = ephemeral.clone();
     Container {
@@ -156,7 +156,7 @@ pub fn image_is_trimmed(errors: &mut ErrorList, path: &Path, image: Option<&str>
     }
 }
 
-/// What holds for every kind of container.
+/// Validates what all kinds of containers have in common.
 fn common(errors: &mut ErrorList, path: &Path, container: &Container, spec: &PodSpec, volumes: &Volumes<'_>) {
     if validate::required(errors, &path.child("name"), &container.name) {
         validate::dns_label(errors, &path.child("name"), &container.name);
@@ -212,7 +212,7 @@ fn ports(errors: &mut ErrorList, path: &Path, ports: &[ContainerPort]) {
     }
 }
 
-/// Two ports of one pod cannot be the same port of the host.
+/// Refuses two container ports with the same host port.
 fn host_ports(errors: &mut ErrorList, path: &Path, containers: &[Container]) {
     let mut seen = BTreeSet::new();
     for (i, container) in containers.iter().enumerate() {
@@ -255,7 +255,7 @@ fn mounts(errors: &mut ErrorList, path: &Path, container: &Container, volumes: &
     }
 }
 
-/// Errors about these fields name the list, not the element.
+/// Validates subPath and subPathExpr. Some errors name the list, not the element, as upstream's do.
 fn sub_path(errors: &mut ErrorList, list: &Path, at: &Path, mount: &VolumeMount) {
     let sub_path = mount.sub_path.as_deref().unwrap_or("");
     let expression = mount.sub_path_expr.as_deref().unwrap_or("");
@@ -360,7 +360,7 @@ fn resize_policy(errors: &mut ErrorList, path: &Path, container: &Container, spe
 const MAX_RESTART_RULES: usize = 20;
 const MAX_EXIT_CODES: usize = 255;
 
-/// A container's own restart policy and its rules.
+/// Validates a container's own restart policy and its rules.
 fn restart_policy(errors: &mut ErrorList, path: &Path, container: &Container) {
     let rules = container.restart_policy_rules.as_deref().unwrap_or_default();
     let policy = path.child("restartPolicy");

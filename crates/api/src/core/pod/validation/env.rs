@@ -1,4 +1,4 @@
-//! Environment variables and where they come from; the downward API's field paths.
+//! Validation of environment variables, their sources, and the downward API's field paths.
 
 use k8s_openapi::api::core::v1::{
     EnvFromSource, EnvVar, EnvVarSource, ObjectFieldSelector, PodSpec, ResourceFieldSelector,
@@ -20,7 +20,7 @@ const ENV_FIELDS: &[&str] = &[
     "status.podIP",
     "status.podIPs",
 ];
-/// Every field that the downward API knows, for variables or for files.
+/// All fields of the downward API, for variables or for files.
 const ALL_FIELDS: &[&str] = &[
     "metadata.annotations",
     "metadata.labels",
@@ -37,7 +37,7 @@ const ALL_FIELDS: &[&str] = &[
     "status.podIP",
     "status.podIPs",
 ];
-/// Fields of downward API volumes.
+/// The fields of downward API volumes.
 pub const FILE_FIELDS: &[&str] =
     &["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
 const RESOURCES: &[&str] = &[
@@ -114,7 +114,7 @@ fn key_ref(errors: &mut ErrorList, path: &Path, name: &str, key: &str) {
     }
 }
 
-/// A field of the pod: one of `fields`, or one label or annotation by `metadata.labels['key']`.
+/// Validates a field reference: one of `fields`, or one label or annotation as `metadata.labels['key']`.
 pub fn field_ref(errors: &mut ErrorList, path: &Path, field: &ObjectFieldSelector, fields: &[&str]) {
     let version = field.api_version.as_deref().unwrap_or("");
     if !validate::required(errors, &path.child("apiVersion"), version)
@@ -151,7 +151,7 @@ pub fn field_ref(errors: &mut ErrorList, path: &Path, field: &ObjectFieldSelecto
     }
 }
 
-/// A container's request or limit.
+/// Validates a reference to a container's request or limit.
 pub fn resource_field_ref(
     errors: &mut ErrorList,
     path: &Path,
@@ -195,7 +195,7 @@ pub fn sources(errors: &mut ErrorList, path: &Path, sources: &[EnvFromSource]) {
         for (field, name) in config_map.iter().chain(&secret) {
             let at = at.child(field).child("name");
             if validate::required(errors, &at, name) {
-                // Upstream checks these as prefixes: a trailing dash is let through.
+                // Upstream checks these as prefixes: a trailing dash is accepted.
                 let found = crate::naming::subdomain(name, true);
                 validate::problems(errors, &at, name, found);
             }
@@ -209,7 +209,7 @@ pub fn sources(errors: &mut ErrorList, path: &Path, sources: &[EnvFromSource]) {
     }
 }
 
-/// Files that variables are read from are in emptyDir volumes of the pod.
+/// Requires that files with variables are in emptyDir volumes of the pod.
 pub fn file_volumes(errors: &mut ErrorList, path: &Path, spec: &PodSpec) {
     let main = spec.containers.iter().enumerate().map(|(i, c)| ("containers", i, &c.env));
     let init = spec.init_containers.iter().flatten().enumerate().map(|(i, c)| ("initContainers", i, &c.env));

@@ -1,4 +1,4 @@
-//! Probes and lifecycle hooks, and what they do: exec, HTTP, TCP, gRPC, sleep.
+//! Validation of probes and lifecycle hooks and their actions: exec, HTTP, TCP, gRPC, sleep.
 
 use k8s_openapi::api::core::v1::{
     Container, ExecAction, GRPCAction, HTTPGetAction, LifecycleHandler, PodSpec, Probe, SleepAction,
@@ -42,7 +42,7 @@ impl<'a> Handler<'a> {
     }
 }
 
-/// All hooks and probes of a container that runs for long.
+/// Validates all hooks and probes of a long-running container.
 pub fn lifecycle_and_probes(errors: &mut ErrorList, path: &Path, container: &Container, spec: &PodSpec) {
     let grace = spec.termination_grace_period_seconds;
     if let Some(lifecycle) = &container.lifecycle {
@@ -98,7 +98,7 @@ fn probe(errors: &mut ErrorList, path: &Path, probe: &Probe) {
     }
 }
 
-/// Exactly one action; of several, the first is looked at.
+/// Requires exactly one action; if there are several, only the first is validated.
 fn handler(errors: &mut ErrorList, path: &Path, handler: &Handler<'_>, grace: Option<i64>) {
     let mut actions = 0;
     let mut first = |errors: &mut ErrorList, field: &str| {

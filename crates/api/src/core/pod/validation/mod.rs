@@ -1,4 +1,4 @@
-//! Whether a pod, or a template of one, is valid, and what is wrong with it in upstream's words.
+//! Validation of pods and pod templates, in upstream's words.
 
 mod annotations;
 mod container;
@@ -26,14 +26,14 @@ pub use scheduling::{node_selector, taint_effect, tolerations};
 pub use update::{ephemeral_containers_update, status_update, update};
 pub use volume::host_path_source as host_path;
 
-/// Whose spec it is: some rules hold for pods alone, not for templates.
+/// The owner of a pod spec: some rules apply to pods only, not to templates.
 #[derive(Clone, Copy)]
 pub enum Of<'a> {
     Pod(&'a ObjectMeta),
     Template,
 }
 
-/// A new pod.
+/// Validates a new pod.
 pub fn create(pod: &Pod) -> ErrorList {
     let mut errors = metadata_and_spec(pod);
     let Some(spec) = &pod.spec else { return errors };
@@ -49,7 +49,7 @@ pub fn create(pod: &Pod) -> ErrorList {
     errors
 }
 
-/// What holds for a pod at any time.
+/// Validates what has to hold for a pod at any time.
 fn metadata_and_spec(pod: &Pod) -> ErrorList {
     let mut errors = ErrorList::new();
     let path = Path::new("spec");
@@ -86,7 +86,7 @@ fn tokens_need_an_account(errors: &mut ErrorList, path: &Path, spec: &PodSpec) {
     }
 }
 
-/// A workload's `spec.template`.
+/// Validates a workload's `spec.template`.
 pub fn template(errors: &mut ErrorList, path: &Path, template: &PodTemplateSpec) {
     let metadata = template.metadata.as_ref();
     validate::labels(errors, &path.child("labels"), metadata.and_then(|m| m.labels.as_ref()));
@@ -103,7 +103,7 @@ pub fn template(errors: &mut ErrorList, path: &Path, template: &PodTemplateSpec)
     }
 }
 
-/// A pod spec, in the order in which upstream looks at it.
+/// Validates a pod spec, in upstream's order.
 pub fn pod_spec(errors: &mut ErrorList, path: &Path, spec: &PodSpec, of: Of<'_>) {
     if spec.termination_grace_period_seconds.is_none() {
         errors.push(Error::required(&path.child("terminationGracePeriodSeconds"), ""));
@@ -142,7 +142,7 @@ pub fn pod_spec(errors: &mut ErrorList, path: &Path, spec: &PodSpec, of: Of<'_>)
     env::file_volumes(errors, path, spec);
 }
 
-/// With the host's network, a container's ports are the host's.
+/// Requires that container ports and host ports are equal if the pod uses the host's network.
 fn host_network_ports(errors: &mut ErrorList, path: &Path, spec: &PodSpec, of: Of<'_>) {
     if spec.host_network != Some(true) {
         return;
@@ -208,7 +208,7 @@ fn dns_config(errors: &mut ErrorList, path: &Path, spec: &PodSpec) {
     }
 }
 
-/// A user namespace of its own does not go with the host's other namespaces.
+/// Refuses a user namespace for a pod that shares other namespaces with the host.
 fn host_users(errors: &mut ErrorList, path: &Path, spec: &PodSpec) {
     if spec.host_users != Some(false) {
         return;
@@ -240,7 +240,7 @@ fn host_name(errors: &mut ErrorList, path: &Path, spec: &PodSpec) {
     validate::dns_subdomain(errors, &path, name);
 }
 
-/// Names of other objects, deadlines, tolerations: what remains.
+/// Validates the remaining fields: names of other objects, deadlines, tolerations.
 fn identity(errors: &mut ErrorList, path: &Path, spec: &PodSpec) {
     let filled = |text: &Option<String>| text.clone().filter(|t| !t.is_empty());
     if let Some(name) = filled(&spec.service_account_name) {

@@ -1,4 +1,4 @@
-//! What the subresource `resize` may change: cpu and memory of containers and of the pod as a whole.
+//! Validation of the `resize` subresource, which changes cpu and memory of containers and of the pod as a whole.
 //!
 //! Source: `ValidatePodResize` of `k8s.io/kubernetes/pkg/apis/core/validation`, KEP-1287, KEP-5419.
 
@@ -24,7 +24,7 @@ pub fn resize_update(new: &Pod, old: &Pod) -> ErrorList {
     let (new_spec, old_spec) = (new.spec.as_ref().unwrap_or(&none), old.spec.as_ref().unwrap_or(&none));
     if let Some(what) = never_resized(old, old_spec) {
         errors = ErrorList::new();
-        // The path without a name is upstream's, too.
+        // Upstream's path has no name, either.
         errors.push(Error::forbidden(&Path::new("[]"), format!("{what} pods cannot be resized")));
         return errors;
     }
@@ -53,7 +53,7 @@ pub fn resize_update(new: &Pod, old: &Pod) -> ErrorList {
     errors
 }
 
-/// The kind of pods that are never resized, if this is one.
+/// Returns the kind of pods that cannot be resized, if the pod is of one.
 fn never_resized(pod: &Pod, spec: &PodSpec) -> Option<&'static str> {
     let is_mirror = pod.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(MIRROR));
     let is_windows = spec.os.as_ref().is_some_and(|os| os.name == "windows");
@@ -64,7 +64,7 @@ fn never_resized(pod: &Pod, spec: &PodSpec) -> Option<&'static str> {
     }
 }
 
-/// A node that resizes pods says what their running containers have.
+/// Returns whether the node supports resize: it then reports the resources of running containers.
 fn is_supported(pod: &Pod) -> bool {
     let statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
     let mut running = statuses.filter(|s| s.state.as_ref().is_some_and(|state| state.running.is_some()));
@@ -92,7 +92,8 @@ fn of_pod(errors: &mut ErrorList, path: &Path, new: &PodSpec, old: &PodSpec) {
     }
 }
 
-/// Whether the containers have stayed, so that each can be compared with what it was.
+/// Requires that no container is added, removed or renamed; returns whether each can be compared with its old
+/// form.
 fn same_containers(errors: &mut ErrorList, path: &Path, new: &PodSpec, old: &PodSpec) -> bool {
     let mut moved = ErrorList::new();
     let lists =
@@ -160,7 +161,7 @@ fn init(spec: &PodSpec) -> &[Container] {
     spec.init_containers.as_deref().unwrap_or_default()
 }
 
-/// Requests and limits of before, with those of now.
+/// Returns the old and new requests and limits.
 fn lists<'a>(
     had: &'a ResourceRequirements,
     wants: &'a ResourceRequirements,
@@ -176,7 +177,7 @@ fn is_removed(had: Option<&ResourceList>, wants: Option<&ResourceList>) -> bool 
     names.any(|name| wants.is_none_or(|list| !list.contains_key(name)))
 }
 
-/// Equal in all that JSON shows, where no resources are as good as empty ones.
+/// Compares containers by their JSON; missing and empty resources are equal.
 fn same(a: &Container, b: &Container) -> bool {
     let shown = |container: &Container| {
         let resources = container.resources.clone().filter(|r| *r != ResourceRequirements::default());
@@ -185,7 +186,7 @@ fn same(a: &Container, b: &Container) -> bool {
     prepare::same(Some(&shown(a)), Some(&shown(b)))
 }
 
-/// The new spec with the old cpu and memory.
+/// Returns the new spec with the old cpu and memory.
 fn settled(new: &PodSpec, old: &PodSpec) -> PodSpec {
     let all = |new: &[Container], old: &[Container]| new.iter().zip(old).map(|(n, o)| kept(n, o)).collect();
     PodSpec {
@@ -196,7 +197,7 @@ fn settled(new: &PodSpec, old: &PodSpec) -> PodSpec {
     }
 }
 
-/// The new container with the old cpu and memory, and the old policies.
+/// Returns the new container with the old cpu and memory, and the old resize policies.
 fn kept(new: &Container, old: &Container) -> Container {
     let resources = new.resources.clone().unwrap_or_default();
     let resources = Some(without_compute(resources, old.resources.as_ref()));
@@ -205,7 +206,7 @@ fn kept(new: &Container, old: &Container) -> Container {
     Container { resources, resize_policy: old.resize_policy.clone(), ..new.clone() }
 }
 
-/// What was asked for, with the cpu and memory of before.
+/// Returns the new resources with the old cpu and memory.
 fn without_compute(
     mut new: ResourceRequirements,
     old: Option<&ResourceRequirements>,
@@ -262,7 +263,7 @@ mod tests {
         resize_update(new, old).causes().into_iter().map(text).collect()
     }
 
-    /// KEP-1287: also those that run to their end are resized, but not begun anew for it.
+    /// KEP-1287: init containers are resized, too, but not restarted for it.
     #[test]
     fn init_containers_are_resized() {
         let (none, level) = (json!({}), Value::Null);

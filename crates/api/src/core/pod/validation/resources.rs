@@ -1,4 +1,4 @@
-//! Requests and limits: names, amounts, and requests within limits.
+//! Validation of requests and limits: names, amounts, and requests within limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ const STANDARD: &[&str] = &[
     "requests.storage",
     "storage",
 ];
-/// Resources that are counted, not divided.
+/// Resources that are counted in whole units.
 const INTEGER: &[&str] = &[
     "pods",
     "resourcequotas",
@@ -50,7 +50,7 @@ fn is_huge_page(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
-/// A name without a prefix that Kubernetes knows.
+/// Returns whether this is a name without a prefix that Kubernetes knows.
 pub fn is_standard_resource(name: &str) -> bool {
     STANDARD.contains(&name) || is_huge_page(name) || name.starts_with("requests.hugepages-")
 }
@@ -65,12 +65,12 @@ fn is_extended(name: &str) -> bool {
         && names::label_key(&format!("requests.{name}")).is_empty()
 }
 
-/// Amounts above the node's capacity make sense for a resource that can be shared.
+/// Returns whether requests may exceed the capacity: the resource can be shared.
 fn can_be_overcommitted(name: &str) -> bool {
     is_native(name) && !is_huge_page(name)
 }
 
-/// A resource name of any kind.
+/// Validates a resource name; returns whether it is valid.
 pub fn resource_name(errors: &mut ErrorList, path: &Path, name: &str) -> bool {
     let found = names::label_key(name);
     let fine = found.is_empty();
@@ -83,7 +83,7 @@ pub fn resource_name(errors: &mut ErrorList, path: &Path, name: &str) -> bool {
     fine
 }
 
-/// A resource that a container can ask for.
+/// Validates the name of a resource that a container can request.
 pub fn container_resource_name(errors: &mut ErrorList, path: &Path, name: &str) {
     resource_name(errors, path, name);
     if !name.contains('/') {
@@ -101,7 +101,7 @@ fn pod_resource_name(errors: &mut ErrorList, path: &Path, name: &str) {
     }
 }
 
-/// An amount: not negative, and whole where the resource is counted.
+/// Requires an amount that is not negative, and whole if the resource is counted.
 pub fn quantity(errors: &mut ErrorList, path: &Path, name: &str, quantity: &ApiQuantity) {
     let Ok(quantity) = Quantity::try_from(quantity) else { return };
     if quantity.signum() < 0 {
@@ -125,7 +125,7 @@ pub fn of_container(
     claims(errors, &path.child("claims"), requirements, spec);
 }
 
-/// A list that is checked as limits are.
+/// Validates a list as limits, without requests.
 pub fn limits_alone(errors: &mut ErrorList, path: &Path, limits: &BTreeMap<String, ApiQuantity>) {
     let requirements = ResourceRequirements { limits: Some(limits.clone()), ..Default::default() };
     self::requirements(errors, path, &requirements, container_resource_name);
@@ -212,7 +212,7 @@ fn claims(errors: &mut ErrorList, path: &Path, requirements: &ResourceRequiremen
     }
 }
 
-/// `spec.resources`: requests and limits of the pod as a whole.
+/// Validates `spec.resources`: requests and limits of the pod as a whole.
 pub fn of_pod(errors: &mut ErrorList, path: &Path, spec: &PodSpec) {
     let Some(requirements) = &spec.resources else { return };
     let path = path.child("resources");

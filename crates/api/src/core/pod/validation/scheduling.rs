@@ -1,4 +1,4 @@
-//! What steers scheduling: affinity, tolerations, topology spread, gates, pod groups.
+//! Validation of scheduling fields: affinity, tolerations, topology spread, gates, pod groups.
 
 use std::collections::BTreeSet;
 
@@ -50,7 +50,7 @@ fn node_affinity(errors: &mut ErrorList, path: &Path, affinity: &NodeAffinity) {
     for (i, term) in preferred.enumerate() {
         let path = path.child(PREFERRED).index(i);
         weight(errors, &path, term.weight);
-        // Values that are no label values are let through here, as they simply never match.
+        // Values that are not valid label values are accepted here; they never match.
         node_term(errors, &path.child("preference"), &term.preference, false);
     }
 }
@@ -179,7 +179,7 @@ fn label_keys(
             selector.match_labels.iter().flatten().map(|(key, _)| key.as_str()).collect();
         for requirement in selector.match_expressions.iter().flatten() {
             let key = requirement.key.as_str();
-            // The server itself adds one requirement for each key; a second one is the user's.
+            // The server itself adds one requirement per key; a second one is the user's.
             if let Some(i) = matching.iter().position(|m| m == key).filter(|_| seen.contains(key)) {
                 let problem = "exists in both matchLabelKeys and labelSelector";
                 errors.push(Error::invalid(&path.index(i), key, problem));
@@ -203,7 +203,7 @@ pub fn gates(errors: &mut ErrorList, path: &Path, spec: &PodSpec) {
     }
 }
 
-/// The pod group that a pod is scheduled with.
+/// Validates the pod group that a pod is scheduled with.
 pub fn group(errors: &mut ErrorList, path: &Path, spec: &PodSpec) {
     let Some(group) = &spec.scheduling_group else { return };
     let path = path.child("podGroupName");
@@ -289,7 +289,7 @@ pub fn tolerations(errors: &mut ErrorList, path: &Path, tolerations: &[Toleratio
                 errors.push(Error::invalid(&at, value.as_str(), problem));
             }
             "Exists" => {}
-            // Comparisons are an alpha feature upstream, off by default.
+            // Comparison operators are an alpha feature upstream, off by default.
             "Lt" | "Gt" => {
                 let operators = ["Equal", "Exists", "Lt", "Gt"];
                 errors.push(validate::not_supported(&at, operator.as_str(), &operators));

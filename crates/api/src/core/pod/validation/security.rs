@@ -1,4 +1,4 @@
-//! Security contexts of pods and containers.
+//! Validation of security contexts of pods and containers.
 
 use std::collections::BTreeSet;
 
@@ -163,7 +163,7 @@ pub fn of_container(errors: &mut ErrorList, path: &Path, context: &SecurityConte
     app_armor(errors, &path.child("appArmorProfile"), context.app_armor_profile.as_ref());
 }
 
-/// A profile in the server's own form, as messages show it.
+/// Returns a profile in upstream's internal Go type, as messages show it.
 fn seccomp_text(profile: &SeccompProfile) -> String {
     format!(
         r#"{{"Type":{},"LocalhostProfile":{}}}"#,
@@ -172,7 +172,7 @@ fn seccomp_text(profile: &SeccompProfile) -> String {
     )
 }
 
-/// A container's security context in the server's own form, as messages show it.
+/// Returns a container's security context in upstream's internal Go type, as messages show it.
 fn context_text(context: &SecurityContext) -> String {
     let none = || "null".to_owned();
     let capabilities = context

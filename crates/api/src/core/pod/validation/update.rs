@@ -1,4 +1,4 @@
-//! What may change in a pod once it exists, through the pod itself and through each subresource.
+//! Validation of updates of pods: which fields may change, through the pod itself and through each subresource.
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerStatus, Pod, PodSchedulingGate, PodSpec, PodStatus, Toleration,
@@ -51,12 +51,12 @@ fn inits(spec: &PodSpec) -> Vec<Container> {
     spec.init_containers.clone().unwrap_or_default()
 }
 
-/// Absent and empty count as the same.
+/// Compares two specs; missing and empty fields are equal.
 pub(super) fn same_spec(a: &PodSpec, b: &PodSpec) -> bool {
     a == b || crate::prepare::same(Some(&validate::shown(a)), Some(&validate::shown(b)))
 }
 
-/// Whether the lists have the same length, so that looking on makes sense.
+/// Validates the images; returns whether the lists have the same length, so that they can be compared.
 fn container_images(errors: &mut ErrorList, path: &Path, new: &[Container], old: &[Container]) -> bool {
     if new.len() != old.len() {
         errors.push(Error::forbidden(path, "pod updates may not add or remove containers"));
@@ -70,7 +70,7 @@ fn container_images(errors: &mut ErrorList, path: &Path, new: &[Container], old:
     true
 }
 
-/// The deadline may appear and shrink.
+/// Validates a change of the deadline, which may be set or reduced; returns whether validation can continue.
 fn active_deadline(errors: &mut ErrorList, path: &Path, new: &PodSpec, old: &PodSpec) -> bool {
     match (new.active_deadline_seconds, old.active_deadline_seconds) {
         (Some(new), _) if !(0..=i64::from(i32::MAX)).contains(&new) => {
@@ -117,7 +117,7 @@ fn only_removed_gates(
     }
 }
 
-/// The new spec with everything that may change set back to the old.
+/// Returns the new spec with all mutable fields set to their old values.
 fn with_changeable_fields_of(new: &PodSpec, old: &PodSpec) -> PodSpec {
     let mut settled = new.clone();
     for (container, old) in settled.containers.iter_mut().zip(&old.containers) {
@@ -142,7 +142,7 @@ fn with_changeable_fields_of(new: &PodSpec, old: &PodSpec) -> PodSpec {
     settled
 }
 
-/// While gates hold a pod back, its node selection may still be narrowed.
+/// Restores the node selection, which may be narrowed while scheduling gates hold the pod back.
 fn settle_gated(settled: &mut PodSpec, old: &PodSpec) {
     let kept = |(key, value): (&String, &String)| {
         settled.node_selector.as_ref().and_then(|n| n.get(key)).is_some_and(|v| v == value)
@@ -227,7 +227,7 @@ pub fn status_update(new: &Pod, old: &Pod) -> ErrorList {
     errors
 }
 
-/// A container that ended for good stays ended.
+/// Refuses to restart a container that has ended for good.
 fn container_states(
     errors: &mut ErrorList,
     path: &Path,

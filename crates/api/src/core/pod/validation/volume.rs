@@ -1,4 +1,4 @@
-//! Volumes: unique names, exactly one source each, and what each source needs.
+//! Validation of volumes: unique names, exactly one source each, and the fields of each source.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,10 +56,10 @@ pub fn volumes<'a>(errors: &mut ErrorList, path: &Path, spec: &'a PodSpec, of: O
     valid
 }
 
-/// Looks at one kind of source.
+/// The validation of one kind of source.
 type Check = fn(&mut ErrorList, &Path, &Volume);
 
-/// Every kind of source in upstream's order, with what looks at it where pods alone have it.
+/// Returns every kind of source in upstream's order, with its validation if only pods have it.
 fn kinds(volume: &Volume) -> [(&'static str, bool, Option<Check>); 30] {
     let v = volume;
     [
@@ -96,12 +96,12 @@ fn kinds(volume: &Volume) -> [(&'static str, bool, Option<Check>); 30] {
     ]
 }
 
-/// Of several sources, only the first is looked at; the others are one too many.
+/// Validates the source. If there are several, only the first is validated and the others are refused.
 fn source(errors: &mut ErrorList, path: &Path, volume: &Volume, pod_name: &str) {
     let mut sources = 0;
     for (name, _, check) in kinds(volume).into_iter().filter(|(_, set, _)| *set) {
         sources += 1;
-        // Upstream's paths are spelled in more than one way.
+        // Upstream's paths spell some fields in more than one way.
         let (at, forbidden) = match name {
             "gcePersistentDisk" => ("persistentDisk", name),
             "cephFS" => ("cephfs", name),
@@ -129,7 +129,7 @@ fn source(errors: &mut ErrorList, path: &Path, volume: &Volume, pod_name: &str) 
     }
 }
 
-/// Some names are put together from the volume's and another one.
+/// Validates names that are composed of the volume's name and another one.
 fn names_together(errors: &mut ErrorList, path: &Path, volume: &Volume, pod_name: &str) {
     let name = volume.name.as_str();
     if let Some(iscsi) = volume.iscsi.as_ref().filter(|i| i.initiator_name.is_some())
@@ -206,7 +206,7 @@ fn host_path(errors: &mut ErrorList, path: &Path, volume: &Volume) {
     }
 }
 
-/// A path of the node, in a pod or a persistent volume.
+/// Validates a path of the node, in a pod or a persistent volume.
 pub fn host_path_source(errors: &mut ErrorList, path: &Path, host_path: &str, kind: Option<&str>) {
     if validate::required(errors, &path.child("path"), host_path) {
         validate::no_backsteps(errors, &path.child("path"), host_path);
@@ -222,7 +222,7 @@ fn mode(errors: &mut ErrorList, path: &Path, mode: Option<i32>) {
     }
 }
 
-/// A file name inside a volume: relative, without `..` at its start.
+/// Validates a file name inside a volume: relative, not starting with `..`.
 fn file_path(errors: &mut ErrorList, path: &Path, value: &str) {
     validate::descending_path(errors, path, value);
     if value.starts_with("..") && !value.starts_with("../") {
@@ -347,7 +347,7 @@ fn projected_sources(errors: &mut ErrorList, path: &Path, projected: &ProjectedV
     }
 }
 
-/// Errors about the path name the volume, not the source.
+/// Validates a service account token source. Errors about the path name the volume, not the source.
 fn token_source(errors: &mut ErrorList, volume: &Path, path: &Path, token: &ServiceAccountTokenProjection) {
     let at = path.child("expirationSeconds");
     match token.expiration_seconds {
@@ -370,7 +370,7 @@ fn token_source(errors: &mut ErrorList, volume: &Path, path: &Path, token: &Serv
 fn trust_bundle(errors: &mut ErrorList, path: &Path, bundle: &ClusterTrustBundleProjection) {
     match (bundle.name.as_deref(), bundle.signer_name.as_deref()) {
         (Some(_), Some(_)) => {
-            // Shown as the server's own form.
+            // The message shows upstream's internal Go type.
             let shown = |v: Value| v.to_string();
             let selector = bundle.label_selector.as_ref().map_or("null".to_owned(), validate::selector_text);
             let text = format!(
