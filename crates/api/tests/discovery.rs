@@ -1,5 +1,5 @@
-//! What upstream 1.37 serves by default, as its discovery says, against the table of resources.
-//! `upstream/discovery.jsonl` holds one resource or subresource a line.
+//! Compares the resource table with what upstream 1.37 serves by default, by its discovery.
+//! `upstream/discovery.jsonl` has one resource or subresource per line.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use knarr_api::resource::Resource;
 use knarr_api::resources;
 use serde_json::{Value, json};
 
-/// Served by other means than the table.
+/// Served without the table.
 const ELSEWHERE: &[&str] = &["apiextensions.k8s.io/v1"];
 
 fn entry(resource: &Resource) -> Value {

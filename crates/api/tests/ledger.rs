@@ -9,10 +9,10 @@ use knarr_api::resources;
 use knarr_apimachinery::gvk::GroupVersionKind;
 use knarr_apimachinery::schema::{self, Struct, Type};
 
-/// Rows of the classes that nothing checks. The numbers may only go down, save with a new resource.
+/// The numbers of rows in classes that nothing checks. They may only decrease, except with a new resource.
 const UNCHECKED: &[(&str, usize)] = &[("data", 109), ("unset", 34)];
 
-/// Kinds of queries and bodies that no resource names.
+/// Types of queries and bodies that no resource refers to.
 const OPTIONS: &[&str] = &[
     "io.k8s.api.core.v1.PodLogOptions",
     "io.k8s.apimachinery.pkg.apis.meta.v1.CreateOptions",
@@ -23,17 +23,17 @@ const OPTIONS: &[&str] = &[
     "io.k8s.apimachinery.pkg.apis.meta.v1.UpdateOptions",
 ];
 
-/// What warns about fields.
+/// The file with the warnings about fields.
 const WARNINGS: &str = "crates/registry/src/unsupported.rs";
 
 /// One line of a table: `PodSpec.volumes acted FILE …`. A field below a dropped one: `dropped FILE with PARENT`.
 struct Row {
-    /// `core.v1`, the name of the table without its ending.
+    /// The name of the table without its extension: `core.v1`.
     group: String,
     /// `PodSpec.volumes`, `*.kind`, or a longer path such as `EphemeralContainer.resources.limits`.
     key: String,
     class: String,
-    /// Without the comment.
+    /// The rest of the line without the comment.
     rest: String,
 }
 
@@ -41,7 +41,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The types below `io.k8s.api.core.v1` are in `core.v1.txt`.
+/// Returns the table of a type: those of `io.k8s.api.core.v1` are in `core.v1.txt`.
 fn group(of: &Struct) -> String {
     let mut parts: Vec<&str> = of.name.rsplit('.').skip(1).take(2).collect();
     parts.reverse();
@@ -70,7 +70,7 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// The kinds that requests carry and answers show, by their names.
+/// Returns the top-level types of requests and answers.
 fn kinds() -> Vec<&'static Struct> {
     let mut kinds = Vec::new();
     let mut add = |group: &str, version: &str, kind: &str| {
@@ -93,7 +93,7 @@ fn kinds() -> Vec<&'static Struct> {
     kinds
 }
 
-/// Everything below the kinds, by group and type.
+/// Returns all types that the kinds contain, by group and name.
 fn types(kinds: &[&'static Struct]) -> BTreeMap<(String, &'static str), &'static Struct> {
     let mut found = BTreeMap::new();
     let mut open = kinds.to_vec();
@@ -105,7 +105,7 @@ fn types(kinds: &[&'static Struct]) -> BTreeMap<(String, &'static str), &'static
     found
 }
 
-/// The struct in a type, its elements or its values.
+/// Returns the struct of a type, of its elements or of its values.
 fn below(ty: Type) -> Option<&'static Struct> {
     match ty {
         Type::Struct(of) => Some(of),
@@ -115,7 +115,7 @@ fn below(ty: Type) -> Option<&'static Struct> {
     }
 }
 
-/// The name of the field that a path of a row ends in, if it leads anywhere.
+/// Returns the name of the field at the end of a row's path, if the path is valid.
 fn leads_to<'a>(of: &'static Struct, path: &'a str) -> Option<&'a str> {
     let Some((first, rest)) = path.split_once('.') else {
         return of.field(path).map(|_| path);
@@ -237,11 +237,11 @@ fn check(row: &Row, texts: &mut BTreeMap<String, Rc<Source>>) -> Result<(), Stri
 }
 
 fn says(source: &Rc<Source>, file: &str, message: &str) -> Result<(), String> {
-    let said = source.text.contains(message.trim());
-    if said { Ok(()) } else { Err(format!("{file} does not say {message}")) }
+    let found = source.text.contains(message.trim());
+    if found { Ok(()) } else { Err(format!("{file} does not say {message}")) }
 }
 
-/// The code without comments and tests, in one line: strings that are continued are whole.
+/// Returns the code without comments and tests, in one line, so that continued strings are complete.
 fn code(text: &str) -> String {
     let mut out = String::new();
     let mut lines = text.lines().peekable();
@@ -265,12 +265,12 @@ fn code(text: &str) -> String {
     out
 }
 
-/// A file's code, and the names in it.
+/// The code of a file, and its identifiers.
 struct Source {
     text: String,
-    /// As they stand.
+    /// As written.
     names: BTreeSet<String>,
-    /// Those without capitals, as Rust writes fields, without underscores.
+    /// Those without capitals, as Rust writes fields, with underscores removed.
     plain: BTreeSet<String>,
 }
 
@@ -283,9 +283,9 @@ impl Source {
         Self { text, names, plain }
     }
 
-    /// Whether it has the field's name, as JSON or as Rust writes it.
+    /// Returns whether the code has the field's name, as JSON or as Rust writes it.
     fn mentions(&self, field: &str) -> bool {
-        // Names such as `$ref` and `x-kubernetes-map-type` are no names of Rust.
+        // `$ref` and `x-kubernetes-map-type` are not Rust identifiers.
         let quoted = field.contains(['$', '-']) && self.text.contains(&format!("\"{field}\""));
         quoted || self.names.contains(field) || self.plain.contains(&plain(field))
     }

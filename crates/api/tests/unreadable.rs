@@ -1,4 +1,4 @@
-//! What validation cannot read is never taken for valid: every resource, every field with a value of the wrong type.
+//! Validation never accepts what it cannot decode: tests every resource and field with a value of the wrong type.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use knarr_api::resources;
 use knarr_apimachinery::schema::{self, Type};
 use serde_json::{Value, json};
 
-/// Fields that may have any value: the spec of a StorageVersion is an object without fields.
+/// Fields that accept any value: the spec of a StorageVersion is an object without fields.
 const ANY: &[&str] = &["internal.apiserver.k8s.io/v1alpha1/storageversions spec"];
 
 fn object(resource: &Resource, field: &str, value: Value) -> Object {
@@ -21,7 +21,7 @@ fn object(resource: &Resource, field: &str, value: Value) -> Object {
     Object::new(Bytes::from(object.to_string()), resource.selectable).unwrap()
 }
 
-/// Each stored resource with each of its own fields that no number with a fraction fits.
+/// Returns each stored resource with each of its own fields that cannot hold a fractional number.
 fn fields() -> impl Iterator<Item = (&'static Resource, &'static str)> {
     let all = resources::all().iter().chain(resources::on_request()).copied().filter(|r| r.is_stored());
     all.flat_map(|resource| {
@@ -62,7 +62,7 @@ fn no_object_is_updated_unread() {
     assert_eq!(passed.iter().map(String::as_str).collect::<Vec<_>>(), ANY);
 }
 
-/// Where fields must not change, an old object that cannot be read leaves a note, too.
+/// If fields are immutable, validation also notes an old object that does not decode.
 #[test]
 fn an_unread_old_object_is_noted() {
     for (group, plural) in [("", "services"), ("", "pods"), ("apps", "deployments"), ("batch", "jobs")] {

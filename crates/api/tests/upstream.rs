@@ -1,5 +1,5 @@
-//! What upstream 1.37 answers to objects good and bad, against what these strategies answer: defaults, preparation,
-//! errors and table cells. `upstream/facts.jsonl` holds one case a line; docs of the folder say how it was made.
+//! Compares the strategies with upstream 1.37 on valid and invalid objects: defaults, preparation, errors and table
+//! cells. `upstream/facts.jsonl` has one case per line; the README of that folder describes how it was made.
 
 use bytes::Bytes;
 use knarr_api::object::Object;
@@ -19,7 +19,7 @@ fn resource_of(object: &Value) -> &'static Resource {
     found.unwrap_or_else(|| panic!("{version} {kind}"))
 }
 
-/// As the API server does with a request: known fields, canonical values.
+/// Decodes a value as the API server decodes a request: known fields, canonical values.
 fn decoded(value: &Value) -> Value {
     let types = &resource_of(value).types;
     let kind = schema::for_kind(&types.gvk()).unwrap();
@@ -30,10 +30,10 @@ fn held(value: &Value) -> Object {
     Object::new(Bytes::from(value.to_string()), &[]).unwrap()
 }
 
-/// Fields that differ at every run.
+/// Fields that differ in every run.
 const OF_THE_MOMENT: &[&str] = &["creationTimestamp", "uid", "lastTransitionTime", "lastPhaseTransitionTime"];
 
-/// Without anything that JSON may leave out: null, false, zero, and empty strings, lists and objects.
+/// Removes everything that JSON may omit: null, false, zero, and empty strings, lists and objects.
 fn stripped(value: &Value) -> Value {
     let nothing = |v: &Value| match v {
         Value::Null | Value::Bool(false) => true,
@@ -54,7 +54,7 @@ fn stripped(value: &Value) -> Value {
     }
 }
 
-/// Where two values differ, by path.
+/// Lists the differences of two values, by path.
 fn differences(path: &str, ours: &Value, theirs: &Value, out: &mut Vec<String>) {
     match (ours, theirs) {
         (Value::Object(a), Value::Object(b)) => {
@@ -73,7 +73,7 @@ fn differences(path: &str, ours: &Value, theirs: &Value, out: &mut Vec<String>) 
     }
 }
 
-/// The first line of each error, sorted: what follows is a diff of the server's own form.
+/// Returns the first line of each error, sorted: the rest is a diff of upstream's internal type.
 fn first_lines(errors: impl Iterator<Item = String>) -> Vec<String> {
     let mut lines: Vec<String> = errors.map(|e| e.lines().next().unwrap_or("").to_owned()).collect();
     lines.sort();
@@ -123,7 +123,7 @@ fn check(case: &Value) -> Vec<String> {
         let before = case.get("old").map(|old| held(&decoded(old)));
         let mut ours = strategy.warnings(&held(&object), before.as_ref());
         let mut theirs: Vec<String> = serde_json::from_value(case["warnings"].clone()).unwrap_or_default();
-        // Upstream gives this one on another way, while it turns the annotation into the field.
+        // Upstream adds this warning elsewhere, when it copies the annotation to the field.
         ours.retain(|w| !w.ends_with("use the \"appArmorProfile\" field instead") || theirs.contains(w));
         ours.sort();
         theirs.sort();

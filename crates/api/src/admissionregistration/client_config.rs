@@ -1,4 +1,4 @@
-//! How a webhook is reached: by URL, or through a Service.
+//! The client configuration of a webhook: a URL or a Service.
 
 use k8s_openapi::api::admissionregistration::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -25,7 +25,7 @@ pub fn validate(errors: &mut ErrorList, path: &Path, config: &api::WebhookClient
 
 const FORM: &str = "; desired format: https://host[/path]";
 
-/// The parts of a URL that are looked at.
+/// The parts of a URL that are validated.
 #[derive(Debug, Default, PartialEq)]
 struct Url<'a> {
     scheme: String,
@@ -63,7 +63,7 @@ pub fn webhook_url(errors: &mut ErrorList, path: &Path, text: &str) {
     }
 }
 
-/// Takes a URL apart as far as the checks need, with the complaints of upstream's parser.
+/// Splits a URL as far as the checks need; errors are those of upstream's parser.
 fn parse(text: &str) -> Result<Url<'_>, String> {
     if text.bytes().any(|b| b < b' ' || b == 0x7f) {
         return Err("net/url: invalid control character in URL".to_owned());
@@ -114,7 +114,7 @@ fn split_scheme(text: &str) -> Result<(&str, &str), String> {
     Ok(("", text))
 }
 
-/// A reference to a Service, of which webhooks and conversion have one each.
+/// A reference to a Service, by the fields that the types of webhooks and of conversion have in common.
 pub struct Service<'a> {
     pub namespace: &'a str,
     pub name: &'a str,
@@ -123,7 +123,7 @@ pub struct Service<'a> {
 }
 
 pub fn webhook_service(errors: &mut ErrorList, path: &Path, service: Service<'_>) {
-    // Upstream passes name and namespace in each other's place: an empty name is reported as a missing namespace.
+    // Upstream swaps name and namespace here: an empty name is reported as a missing namespace.
     if service.namespace.is_empty() {
         errors.push(Error::required(&path.child("name"), ""));
     }
@@ -140,7 +140,7 @@ pub fn webhook_service(errors: &mut ErrorList, path: &Path, service: Service<'_>
     }
 }
 
-/// Each segment of the path is a subdomain name.
+/// Requires that each segment of the path is a subdomain name.
 fn url_path(errors: &mut ErrorList, path: &Path, text: &str) {
     match text {
         "" | "/" => return,
@@ -153,7 +153,7 @@ fn url_path(errors: &mut ErrorList, path: &Path, text: &str) {
     if !text.starts_with('/') {
         errors.push(Error::invalid(path, text, "must start with a '/'"));
     }
-    // The first character is dropped whatever it is.
+    // Upstream drops the first character, whatever it is.
     let rest = text.char_indices().nth(1).map_or("", |(i, _)| &text[i..]);
     let rest = rest.strip_suffix('/').unwrap_or(rest);
     for (i, step) in rest.split('/').enumerate() {

@@ -1,4 +1,4 @@
-//! The expressions of admission: which variables they may use, and whether they can be compiled.
+//! The CEL expressions of admission: the variables that they may use, and their compilation.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
@@ -7,12 +7,12 @@ use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_cel::schema::{DeclType, ListKind};
 use knarr_cel::{CompileError, Declarations, Type, compile};
 
-/// What one kind of policy may use beyond the objects, the request and the namespace.
+/// What the expressions of a kind of policy may use besides the objects, the request and the namespace.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Offers {
     pub params: bool,
     pub authorizer: bool,
-    /// `Object{…}`, `JSONPatch{…}` and `jsonpatch.escapeKey()`.
+    /// Enables `Object{…}`, `JSONPatch{…}` and `jsonpatch.escapeKey()`.
     pub patches: bool,
 }
 
@@ -94,12 +94,12 @@ fn namespace() -> DeclType {
     DeclType::object("kubernetes.Namespace", [("metadata", metadata), ("spec", spec), ("status", status)])
 }
 
-/// The surroundings of expressions that are written now; `stored()` makes them those of older ones.
+/// Returns the declarations for new expressions; call `stored()` on them for stored expressions.
 pub fn declarations(offers: Offers) -> Declarations {
     typed(offers, None, None)
 }
 
-/// As [`declarations`], of objects and parameters of these types.
+/// Does the same as [`declarations`], with these types of the objects and the parameters.
 pub fn typed(offers: Offers, object: Option<&Arc<DeclType>>, params: Option<&Arc<DeclType>>) -> Declarations {
     let opaque = |name: &str| Type::Opaque(name.into());
     let declared = |decls: Declarations, name: &str, of: Option<&Arc<DeclType>>| match of {
@@ -124,12 +124,12 @@ pub fn typed(offers: Offers, object: Option<&Arc<DeclType>>, params: Option<&Arc
     decls
 }
 
-/// The `variables` of a policy as far as they are declared: each sees those before it.
+/// The `variables` of a policy that are declared so far: each may use those before it.
 #[derive(Debug, Clone, Default)]
 pub struct Composition(Vec<(String, Type)>);
 
 impl Composition {
-    /// One more; of any type where its expression is wrong.
+    /// Adds a variable; its type is dynamic if its expression is invalid.
     pub fn add(&mut self, name: &str, of: Option<&Type>) {
         self.0.push((name.to_owned(), of.map_or(Type::Dyn, plain)));
     }
@@ -139,7 +139,7 @@ impl Composition {
     }
 }
 
-/// The type as a variable has it: objects and what only functions look into are not told apart.
+/// Returns the type that a variable has: object types and opaque types become dynamic.
 fn plain(of: &Type) -> Type {
     match of {
         Type::List(element) => Type::list(plain(element)),
@@ -157,21 +157,21 @@ fn plain(of: &Type) -> Type {
     }
 }
 
-/// Checks expressions that are written now against those that were there before, which may use what is newest.
+/// Compiles expressions. Those that are unchanged by an update may use everything that stored expressions may use.
 #[derive(Default)]
 pub struct Compiler<'o> {
     old: BTreeSet<&'o str>,
-    /// `None`: there is no variable `variables` at all.
+    /// `None` if there is no variable `variables`.
     composition: Option<Composition>,
 }
 
 impl<'o> Compiler<'o> {
-    /// `old`: the expressions before an update, in the same place.
+    /// `old` are the expressions in the same place before an update.
     pub fn new(old: impl IntoIterator<Item = &'o str>) -> Self {
         Self { old: old.into_iter().collect(), composition: None }
     }
 
-    /// As `new`, for a policy that may have variables.
+    /// Does the same as `new`, for a policy that may have variables.
     pub fn of(old: impl IntoIterator<Item = &'o str>, composition: Option<Composition>) -> Self {
         Self { composition, ..Self::new(old) }
     }
@@ -180,7 +180,7 @@ impl<'o> Compiler<'o> {
         Self { composition: Some(composition), ..self }
     }
 
-    /// One more variable for the expressions after it.
+    /// Adds a variable for the following expressions.
     pub fn add(&mut self, name: &str, of: Option<&Type>) {
         self.composition.get_or_insert_default().add(name, of);
     }
@@ -189,7 +189,9 @@ impl<'o> Compiler<'o> {
         self.composition.unwrap_or_default()
     }
 
-    /// What is wrong with an expression becomes an error at the path; `source` is what is compiled of the `shown`.
+    /// Compiles an expression and returns its type; adds an error at the path if that fails. `source` is compiled,
+    /// `shown` is
+    /// the text that errors show.
     pub fn check(
         &self,
         errors: &mut ErrorList,
@@ -215,7 +217,7 @@ impl<'o> Compiler<'o> {
     }
 }
 
-/// A field error about an expression that cannot be compiled.
+/// Returns the field error for an expression that does not compile.
 pub fn wrong(path: &Path, shown: &str, error: &CompileError) -> Error {
     match error {
         CompileError::Instantiation(_) => Error::internal(path, error.to_string()),

@@ -1,4 +1,4 @@
-//! What webhooks and policies match by: selectors, conditions, parameters.
+//! What webhooks and policies match requests by: selectors, conditions, parameters.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ pub const MATCH_POLICIES: [&str; 2] = ["Equivalent", "Exact"];
 pub const REINVOCATION_POLICIES: [&str; 2] = ["IfNeeded", "Never"];
 const CONDITIONS_MAX: usize = 64;
 
-/// What webhooks, and the constraints of policies, are given where nothing is said.
+/// Sets the defaults of match policy and selectors, of webhooks and of the constraints of policies.
 pub fn default_selectors(fields: &mut Fields) {
     unset(fields, "matchPolicy", "Equivalent");
     unset(fields, "namespaceSelector", json!({}));
@@ -32,7 +32,7 @@ pub fn default_resources(fields: &mut Fields) {
     rules::default_all(fields, "excludeResourceRules");
 }
 
-/// Required, then one of these.
+/// Adds Required if the value is missing, Unsupported if it is not one of these.
 pub fn required_policy(errors: &mut ErrorList, path: &Path, value: Option<&str>, supported: &[&str]) {
     match value {
         None => errors.push(Error::required(path, "")),
@@ -60,7 +60,8 @@ pub fn validate_resources(errors: &mut ErrorList, path: &Path, resources: &api::
     }
 }
 
-/// `params` where there are some; `old` are the conditions before an update.
+/// Validates match conditions. `params` says whether the policy has parameters; `old` are the conditions before an
+/// update.
 pub fn validate_conditions(
     errors: &mut ErrorList,
     path: &Path,
@@ -113,7 +114,7 @@ pub fn validate_param_ref(errors: &mut ErrorList, path: &Path, param: &api::Para
     validate::one_of(errors, &path.child("parameterNotFoundAction"), action, &["Deny", "Allow"]);
 }
 
-/// The cell of a binding's parameters.
+/// Returns the cell of a binding's parameters.
 pub fn param_cell(param: Option<&api::ParamRef>) -> Value {
     let text = match param {
         Some(api::ParamRef { name: Some(name), namespace, .. }) if !name.is_empty() => {
@@ -126,7 +127,7 @@ pub fn param_cell(param: Option<&api::ParamRef>) -> Value {
     Value::from(text)
 }
 
-/// A selector as upstream's generated code prints it.
+/// Formats a selector as upstream's generated code does.
 fn selector_cell(selector: &LabelSelector) -> String {
     let labels: String = selector.match_labels.iter().flatten().map(|(k, v)| format!("{k}: {v},")).collect();
     let requirements: String = selector

@@ -16,7 +16,7 @@ mod webhooks;
 
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 
-/// The end of names that belong to configuration read from files.
+/// The suffix of names that are reserved for configuration from files.
 const STATIC_SUFFIX: &str = ".static.k8s.io";
 
 fn static_problem() -> String {
@@ -25,14 +25,14 @@ fn static_problem() -> String {
     )
 }
 
-/// New objects may not take a name of configuration that is read from files.
+/// Refuses new objects with a reserved name.
 fn not_static(errors: &mut ErrorList, name: &str) {
     if name.ends_with(STATIC_SUFFIX) {
         errors.push(Error::invalid(&Path::new("metadata").child("name"), name, static_problem()));
     }
 }
 
-/// Updates of older objects with such a name are let through.
+/// Warns about updates of older objects with a reserved name.
 fn static_warnings(name: &str) -> Vec<String> {
     match name.ends_with(STATIC_SUFFIX) {
         true => vec![format!("metadata.name: {}", static_problem())],

@@ -1,4 +1,4 @@
-//! MutatingAdmissionPolicy: expressions that change a request on its way in.
+//! MutatingAdmissionPolicy: CEL expressions that change a request during admission.
 
 use k8s_openapi::api::admissionregistration::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -112,7 +112,7 @@ fn validate_own(
     rules::only_mutable_operations(&mut errors, &constraints, spec.match_constraints.as_ref());
     policies::validate_conditions(&mut errors, &path, &own, before.as_ref().map(head).as_ref());
     let composition = policies::validate_variables(&mut errors, &path, &own, []);
-    // Of both sorts of patch, those of the one are looked up.
+    // As upstream does, only the old apply configurations count as stored, for both types of patch.
     let before = before.as_ref().and_then(|b| b.mutations.as_deref()).unwrap_or_default();
     let stored = before.iter().filter_map(|m| m.apply_configuration.as_ref()?.expression.as_deref());
     let compiler = Compiler::of(stored, Some(composition));
@@ -137,7 +137,7 @@ fn validate_own(
 
 const PATCHES: [(&str, &str); 2] = [("ApplyConfiguration", "applyConfiguration"), ("JSONPatch", "jsonPatch")];
 
-/// The patch of the type that is named has to be there, and the other one not.
+/// Requires the patch of the given type, and refuses the other one.
 fn validate_mutation(
     errors: &mut ErrorList,
     path: &Path,

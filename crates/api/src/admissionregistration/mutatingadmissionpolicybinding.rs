@@ -1,4 +1,4 @@
-//! MutatingAdmissionPolicyBinding: where a MutatingAdmissionPolicy is in force.
+//! MutatingAdmissionPolicyBinding: the resources that a MutatingAdmissionPolicy applies to.
 
 use k8s_openapi::api::admissionregistration::v1 as api;
 use knarr_apimachinery::field::{ErrorList, Path};

@@ -1,4 +1,4 @@
-//! MutatingWebhookConfiguration: who may change a request on its way in.
+//! MutatingWebhookConfiguration: webhooks that may change a request during admission.
 
 use k8s_openapi::api::admissionregistration::v1 as api;
 use knarr_apimachinery::field::ErrorList;

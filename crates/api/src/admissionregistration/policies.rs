@@ -1,4 +1,4 @@
-//! What validating and mutating admission policies share.
+//! What validating and mutating admission policies have in common.
 
 use k8s_openapi::api::admissionregistration::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -43,7 +43,7 @@ pub fn param_kind_cell(kind: Option<&api::ParamKind>) -> Value {
     })
 }
 
-/// Group and version as upstream takes them apart for parameters.
+/// Splits an API version into group and version as upstream does for parameters.
 fn group_version(text: &str) -> Result<(&str, &str), String> {
     match text.matches('/').count() {
         0 => Ok(("", text)),
@@ -76,14 +76,14 @@ pub fn validate_param_kind(errors: &mut ErrorList, path: &Path, kind: &api::Para
     }
 }
 
-/// One error for all problems of a value.
+/// Adds one error for all problems of a value.
 fn joined(errors: &mut ErrorList, path: &Path, value: &str, before: &str, problems: names::Problems) {
     if !problems.is_empty() {
         errors.push(Error::invalid(path, value, format!("{before}{}", problems.join(","))));
     }
 }
 
-/// What both kinds of policy are checked for first.
+/// The fields that both kinds of policy have.
 pub struct Policy<'a> {
     pub failure_policy: Option<&'a str>,
     pub param_kind: Option<&'a api::ParamKind>,
@@ -93,7 +93,7 @@ pub struct Policy<'a> {
 }
 
 impl Policy<'_> {
-    /// What its variables, validations and annotations may use.
+    /// Returns what the policy's variables, validations and annotations may use.
     pub fn offers(&self) -> Offers {
         Offers { params: self.param_kind.is_some(), authorizer: true, patches: false }
     }
@@ -117,7 +117,8 @@ pub fn validate_head(errors: &mut ErrorList, path: &Path, policy: &Policy<'_>) {
     }
 }
 
-/// `old` is the policy before an update: conditions that were let in then are not looked at again.
+/// Validates the match conditions, unless they and the parameter kind are those of `old`, the policy before an
+/// update.
 pub fn validate_conditions(
     errors: &mut ErrorList,
     path: &Path,
@@ -132,7 +133,9 @@ pub fn validate_conditions(
     }
 }
 
-/// `old` are expressions that may stay as they are. Gives what the policy's other expressions see of its variables.
+/// Validates the variables and returns their declarations for the policy's other expressions. `old` are the
+/// expressions
+/// before an update.
 pub fn validate_variables<'o>(
     errors: &mut ErrorList,
     path: &Path,
@@ -191,7 +194,7 @@ fn is_cel_identifier(name: &str) -> bool {
         && !CEL_RESERVED.contains(&name)
 }
 
-/// The policy that a binding names, and what it gives to it.
+/// Validates the fields of a binding: the policy's name, the parameters and the resources.
 pub fn validate_binding(
     errors: &mut ErrorList,
     path: &Path,

@@ -1,4 +1,4 @@
-//! Rules that say which requests a webhook or policy sees.
+//! The rules of webhooks and policies, which select requests.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use crate::validate;
 
 const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 const SCOPES: [&str; 3] = ["*", "Cluster", "Namespaced"];
-/// What a mutating policy may act on.
+/// The operations that a mutating policy may match.
 const MUTABLE_OPERATIONS: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
 
-/// A rule, with or without resource names, as far as the checks need it.
+/// The fields of a rule that are validated, with or without resource names.
 #[derive(Clone, Copy)]
 pub struct Rule<'a> {
     pub operations: &'a [String],
@@ -48,7 +48,7 @@ impl<'a> From<&'a api::NamedRuleWithOperations> for Rule<'a> {
     }
 }
 
-/// Rules apply to objects of any scope unless they say otherwise.
+/// Sets the default scope of rules, `*`.
 pub fn default_all(parent: &mut Fields, field: &str) {
     items(parent, field).for_each(|rule| unset(rule, "scope", "*"));
 }
@@ -84,7 +84,7 @@ fn operations(errors: &mut ErrorList, path: &Path, operations: &[String]) {
     }
 }
 
-/// `*` says everything, so nothing may stand beside it.
+/// Requires that `*` is the only entry of its list.
 fn alone(errors: &mut ErrorList, path: &Path, list: &[String], what: &str) {
     if list.len() > 1 && list.iter().any(|s| s == "*") {
         let problem = format!("if '*' is present, must not specify other {what}");
@@ -97,7 +97,7 @@ fn resources(errors: &mut ErrorList, path: &Path, resources: &[String]) {
         errors.push(Error::required(path, ""));
     }
     let (mut all_parts_of, mut part_of_all) = (BTreeSet::new(), BTreeSet::new());
-    // The last plain entry decides, as upstream's check has it.
+    // As upstream does, only the last entry without a subresource counts.
     let mut plain = false;
     for (i, resource) in resources.iter().enumerate() {
         if resource.is_empty() {
@@ -134,7 +134,7 @@ fn resources(errors: &mut ErrorList, path: &Path, resources: &[String]) {
     }
 }
 
-/// Rules of policies, which may be narrowed to names.
+/// Validates a rule of a policy, which may have resource names.
 pub fn validate_named(errors: &mut ErrorList, path: &Path, rule: &api::NamedRuleWithOperations) {
     let mut seen = BTreeSet::new();
     for (i, name) in rule.resource_names.iter().flatten().enumerate() {
@@ -147,7 +147,7 @@ pub fn validate_named(errors: &mut ErrorList, path: &Path, rule: &api::NamedRule
     validate(errors, path, rule.into());
 }
 
-/// Deletions cannot be mutated.
+/// Refuses operations that a mutating policy cannot match, such as DELETE.
 pub fn only_mutable_operations(errors: &mut ErrorList, path: &Path, resources: Option<&api::MatchResources>) {
     let rules = resources.and_then(|r| r.resource_rules.as_deref()).unwrap_or_default();
     for operation in rules.iter().flat_map(|r| r.operations.iter().flatten()) {
@@ -156,7 +156,7 @@ pub fn only_mutable_operations(errors: &mut ErrorList, path: &Path, resources: O
     }
 }
 
-/// Reviews that no webhook sees, by group.
+/// Reviews that are not sent to webhooks, by group.
 const EXCLUDED: [(&str, &str); 6] = [
     ("authentication.k8s.io", "selfsubjectreviews"),
     ("authentication.k8s.io", "tokenreviews"),
@@ -166,7 +166,7 @@ const EXCLUDED: [(&str, &str); 6] = [
     ("authorization.k8s.io", "subjectaccessreviews"),
 ];
 
-/// A warning for each resource that a rule names in vain.
+/// Warns about each resource of a rule that is not sent to webhooks.
 pub fn exclusion_warnings(path: &Path, rules: &[api::RuleWithOperations]) -> Vec<String> {
     let mut warnings = Vec::new();
     for (i, rule) in rules.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What a validating policy's expressions get wrong about the kinds that it matches: `status.typeChecking`.
+//! Type checking of a validating policy's expressions against the kinds that it matches: `status.typeChecking`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use serde_json::{Map, Value, json};
 use super::expressions::{Composition, Offers, typed};
 use crate::resources;
 
-/// Kinds that one rule of a policy is checked against.
+/// The number of kinds of one rule after which no more kinds are checked.
 const MOST_KINDS: usize = 10;
 
 const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
-/// The `expressionWarnings` for a policy's `spec`; `definitions` are all CustomResourceDefinitions.
+/// Returns the `expressionWarnings` for a policy's `spec`; `definitions` are all CustomResourceDefinitions.
 pub fn warnings(spec: &Value, definitions: &[Value]) -> Vec<Value> {
     let kinds: Vec<(GroupVersionKind, Arc<DeclType>)> = kinds(spec, definitions)
         .into_iter()
@@ -51,7 +51,7 @@ fn text<'v>(value: &'v Value, field: &str) -> &'v str {
     value[field].as_str().unwrap_or("")
 }
 
-/// What is wrong with an expression about objects of one kind.
+/// Returns the error of an expression for objects of one kind.
 fn problem(
     spec: &Value,
     definitions: &[Value],
@@ -64,7 +64,7 @@ fn problem(
     Some(format!("{}/{}, Kind={}: {}\n", kind.group, kind.version, kind.kind, error.detail()))
 }
 
-/// The surroundings of a policy's expressions, with its variables, for objects of one type.
+/// Returns the declarations for a policy's expressions, its variables included, for objects of one type.
 fn declarations(spec: &Value, definitions: &[Value], object: &Arc<DeclType>) -> Declarations {
     let param_kind = &spec["paramKind"];
     let params = param_kind.is_object().then(|| {
@@ -83,7 +83,7 @@ fn declarations(spec: &Value, definitions: &[Value], object: &Arc<DeclType>) -> 
     composition.declare(decls)
 }
 
-/// The kinds that the policy's rules name, without those they only hint at, in their order.
+/// Returns the kinds that the policy's rules name in full, without wildcards, in their order.
 fn kinds(spec: &Value, definitions: &[Value]) -> Vec<GroupVersionKind> {
     let mut found = BTreeSet::new();
     for rule in items(&spec["matchConstraints"]["resourceRules"]) {
@@ -131,7 +131,7 @@ fn kind_of(group: &str, version: &str, plural: &str, definitions: &[Value]) -> O
     Some(text(&definition["spec"]["names"], "kind").to_owned())
 }
 
-/// The type of a kind's objects, where its schema is known.
+/// Returns the type of a kind's objects, if its schema is known.
 fn declared(kind: &GroupVersionKind, definitions: &[Value]) -> Option<Arc<DeclType>> {
     let schema = match schema::for_kind(kind) {
         Some(built_in) => structure(built_in, &mut Vec::new()),
@@ -140,7 +140,7 @@ fn declared(kind: &GroupVersionKind, definitions: &[Value]) -> Option<Arc<DeclTy
     declared_type(&schema, true).map(|decl| Arc::new(decl.named(&format!("{}Type", kind.kind))))
 }
 
-/// The schema of a custom resource, with what all objects have.
+/// Returns the schema of a custom resource, with the fields that all objects have.
 fn custom(kind: &GroupVersionKind, definitions: &[Value]) -> Option<Value> {
     let fits = |d: &&Value| {
         text(&d["spec"], "group") == kind.group && text(&d["spec"]["names"], "kind") == kind.kind
@@ -163,8 +163,9 @@ fn custom(kind: &GroupVersionKind, definitions: &[Value]) -> Option<Value> {
     Some(schema)
 }
 
-/// A struct of the API as an OpenAPI schema. `around`: the structs that it is within; one within itself (a schema of
-/// schemas) is left open.
+/// Converts a struct of the API to an OpenAPI schema. `around` are the enclosing structs; a struct that contains
+/// itself
+/// (a schema of schemas) is left untyped.
 fn structure(of: &'static Struct, around: &mut Vec<&'static str>) -> Value {
     if around.contains(&of.name) {
         return json!({"type": "object"});

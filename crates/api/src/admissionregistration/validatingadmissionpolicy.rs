@@ -1,4 +1,4 @@
-//! ValidatingAdmissionPolicy: expressions that decide whether a request may pass.
+//! ValidatingAdmissionPolicy: CEL expressions that allow or refuse a request.
 
 use std::collections::BTreeSet;
 
@@ -166,7 +166,7 @@ impl<'s> Stored<'s> {
 
 const REASONS: [&str; 3] = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
 
-/// The compilers are those of expressions and of message expressions, which have no authorizer.
+/// Validates one validation. The compilers are for expressions and for message expressions, which have no authorizer.
 fn validate_validation(
     errors: &mut ErrorList,
     path: &Path,
@@ -215,7 +215,7 @@ fn validate_annotations(
     (compiler, offers): (&Compiler<'_>, Offers),
 ) {
     if annotations.len() > ANNOTATIONS_MAX {
-        // Shown as the server's own form.
+        // The message shows upstream's internal Go type.
         let one = |a: &api::AuditAnnotation| {
             let (key, expression) = (Value::from(a.key.as_str()), Value::from(a.value_expression.as_str()));
             format!(r#"{{"Key":{key},"ValueExpression":{expression}}}"#)

@@ -1,4 +1,4 @@
-//! ValidatingAdmissionPolicyBinding: where a ValidatingAdmissionPolicy is in force, and with what consequence.
+//! ValidatingAdmissionPolicyBinding: the resources that a ValidatingAdmissionPolicy applies to, and its actions.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! ValidatingWebhookConfiguration: who is asked whether a request may pass.
+//! ValidatingWebhookConfiguration: webhooks that allow or refuse a request.
 
 use k8s_openapi::api::admissionregistration::v1 as api;
 use knarr_apimachinery::field::ErrorList;

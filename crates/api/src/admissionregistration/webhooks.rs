@@ -1,4 +1,4 @@
-//! What validating and mutating webhooks share: defaults, checks, cells.
+//! What validating and mutating webhooks have in common: defaults, validation, cells.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ pub fn cells(metadata: &ObjectMeta, webhooks: usize, cx: &CellContext) -> Vec<Va
     vec![Value::from(name), Value::from(webhooks), age]
 }
 
-/// Sets defaults of each webhook; `own` those of one kind of webhook.
+/// Sets the defaults of each webhook; `own` sets those of one kind of webhook.
 pub fn default_all(object: &mut Value, own: fn(&mut Fields)) {
     for hook in items(prepare::object(object), "webhooks") {
         unset(hook, "failurePolicy", "Fail");
@@ -51,11 +51,11 @@ pub struct Hook<'a> {
     pub timeout_seconds: Option<i32>,
     pub review_versions: &'a [String],
     pub match_conditions: &'a [api::MatchCondition],
-    /// Of mutating webhooks.
+    /// Only set for mutating webhooks.
     pub reinvocation_policy: Option<&'a str>,
 }
 
-/// The fields that both kinds of webhook have.
+/// Builds a [`Hook`] from the fields that both kinds of webhook have.
 macro_rules! hook {
     ($hook:expr, $reinvocation:expr) => {{
         let hook = $hook;
@@ -77,14 +77,14 @@ macro_rules! hook {
 }
 pub(super) use hook;
 
-/// Checks that updates of older objects are spared.
+/// Checks that an update skips because the old object already fails them.
 struct Lenience {
     match_conditions: bool,
     side_effects: bool,
     review_versions: bool,
     names: bool,
     label_values: bool,
-    /// Conditions that were there before, of all webhooks.
+    /// The old conditions of all webhooks.
     conditions: Vec<api::MatchCondition>,
 }
 
@@ -187,7 +187,7 @@ fn side_effects(errors: &mut ErrorList, path: &Path, value: &str, lenience: &Len
     }
 }
 
-/// Values of labels are left alone where they were wrong before.
+/// Validates a selector; skips the label values if the old object has invalid ones.
 fn selector(errors: &mut ErrorList, path: &Path, selector: Option<&LabelSelector>, lenience: &Lenience) {
     let mut found = ErrorList::new();
     validate::label_selector(&mut found, path, selector);
@@ -198,7 +198,7 @@ fn selector(errors: &mut ErrorList, path: &Path, selector: Option<&LabelSelector
     errors.extend(found);
 }
 
-/// A name of at least three segments.
+/// Requires a name of at least three segments.
 fn qualified_name(errors: &mut ErrorList, path: &Path, name: &str) {
     if !validate::required(errors, path, name) {
         return;
@@ -233,7 +233,7 @@ fn review_versions(errors: &mut ErrorList, path: &Path, hook: &Hook<'_>, lenienc
     }
 }
 
-/// Warnings about rules of all webhooks.
+/// Returns warnings about the rules of all webhooks.
 pub fn warnings(hooks: &[Hook<'_>]) -> Vec<String> {
     let path = Path::new("webhooks");
     let of =

@@ -1,4 +1,4 @@
-//! What became of a claim: the devices that were allocated, who may use them, and what drivers say of them.
+//! The status of a claim: allocated devices, the consumers they are reserved for, and the drivers' reports.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ const IPS_MAX: usize = 16;
 const INTERFACE_MAX_BYTES: usize = 256;
 const HARDWARE_ADDRESS_MAX_BYTES: usize = 128;
 
-/// `driver/pool/device`, with the share behind it where there is one.
+/// Returns `driver/pool/device`, followed by the share if there is one.
 fn device_id(driver: &str, pool: &str, device: &str, share: Option<&String>) -> String {
     let share = share.map(|s| format!("/{s}")).unwrap_or_default();
     format!("{driver}/{pool}/{device}{share}")
@@ -78,7 +78,7 @@ fn validate_devices(errors: &mut ErrorList, path: &Path, status: &api::ResourceC
             identifiers::share_id(errors, &path.child("shareID"), share);
         }
         if !allocated.contains(&id(device)) {
-            // Shown as the server's own form.
+            // The message shows upstream's internal Go type.
             let [driver, pool, name] = [&device.driver, &device.pool, &device.device].map(validate::shown);
             let share = validate::shown(&device.share_id.clone().unwrap_or_default());
             let text = format!(r#"{{"Driver":{driver},"Pool":{pool},"Device":{name},"ShareID":{share}}}"#);

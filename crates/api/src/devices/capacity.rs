@@ -1,4 +1,4 @@
-//! How much of a device there is, and in which portions it may be asked for.
+//! The capacity of a device, and the portions in which it may be requested.
 
 use k8s_openapi::api::resource::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -8,7 +8,7 @@ const VALUES_MAX: usize = 10;
 
 type ApiQuantity = k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// Quantities were checked when the request was decoded.
+/// Returns the amount in billionths; decoding has already checked the quantity.
 fn nanos(quantity: &ApiQuantity) -> i128 {
     Quantity::parse(&quantity.0).map(|q| q.nanos()).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! What a claim asks for.
+//! The spec of a claim: its requests, constraints and configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ pub const SELECTORS_MAX: usize = 32;
 const ALTERNATIVES_MAX: usize = 8;
 const TOLERATIONS_MAX: usize = 16;
 
-/// One device unless the request says otherwise.
+/// Sets the default of each request: one device.
 pub fn default_spec(spec: &mut Fields) {
     let Some(devices) = existing(spec, "devices") else { return };
     for request in items(devices, "requests") {
@@ -36,7 +36,7 @@ fn default_request(request: &mut Fields) {
     }
 }
 
-/// Names of requests, each with those of its alternatives.
+/// The names of requests, each with the names of its alternatives.
 pub struct RequestNames(BTreeMap<String, BTreeSet<String>>);
 
 impl RequestNames {
@@ -56,7 +56,7 @@ impl RequestNames {
         }
     }
 
-    /// `request` or `request/alternative`.
+    /// Validates a reference to `request` or `request/alternative`.
     pub fn reference(&self, errors: &mut ErrorList, path: &Path, name: &str) {
         let problem = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
         let parts: Vec<&str> = name.split('/').collect();
@@ -72,7 +72,7 @@ impl RequestNames {
         }
     }
 
-    /// A set of such references.
+    /// Validates a set of references.
     pub fn references(&self, errors: &mut ErrorList, path: &Path, names: Option<&Vec<String>>) {
         let names = names.map(Vec::as_slice).unwrap_or_default();
         set(errors, path, names, REQUESTS_MAX, String::clone, |errors, path, name| {
@@ -126,7 +126,7 @@ fn validate_request(errors: &mut ErrorList, path: &Path, request: &api::DeviceRe
     }
 }
 
-/// What a request and its alternatives have alike.
+/// What a request and its alternatives have in common.
 struct What<'a> {
     class: &'a str,
     selectors: &'a [api::DeviceSelector],
@@ -182,7 +182,7 @@ fn validate_what(errors: &mut ErrorList, path: &Path, what: &What<'_>) {
     bounded(errors, &at, what.tolerations, TOLERATIONS_MAX, taints::validate_toleration);
 }
 
-/// Expressions that are stored as they are were right when they were written.
+/// Validates selectors. `stored` expressions are not compiled again: they were valid when they were written.
 pub fn validate_selectors(
     errors: &mut ErrorList,
     path: &Path,

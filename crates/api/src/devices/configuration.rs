@@ -1,4 +1,4 @@
-//! Parameters that drivers understand and the API server does not.
+//! Driver parameters, which the API server does not interpret.
 
 use k8s_openapi::api::resource::v1 as api;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
@@ -19,7 +19,7 @@ pub fn validate(errors: &mut ErrorList, path: &Path, opaque: Option<&api::Opaque
     parameters(errors, &path.child("parameters"), &opaque.parameters);
 }
 
-/// A JSON object that is not too long.
+/// Requires a JSON object of limited length.
 pub fn parameters(errors: &mut ErrorList, path: &Path, parameters: &RawExtension) {
     match &parameters.0 {
         Value::Null => errors.push(Error::required(path, "")),

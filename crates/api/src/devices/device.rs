@@ -16,10 +16,11 @@ const VALUES_MAX: usize = 48;
 const VALUE_MAX_BYTES: usize = 64;
 const TAINTS_MAX: usize = 16;
 const BINDING_MAX: usize = 4;
-/// Longest key: a domain, a slash and an identifier.
+/// The longest key that errors show: a domain, a slash and an identifier.
 const KEY_SHOWN_MAX: usize = 63 + 1 + 32;
 
-/// `old` is the device before an update; `per_device` is set where each device names its own nodes.
+/// Validates a device. `old` is the device before an update; `per_device` says whether each device selects its own
+/// nodes.
 pub fn validate(
     errors: &mut ErrorList,
     path: &Path,
@@ -56,7 +57,7 @@ pub fn validate(
     validate_binding(errors, path, binding, failure);
 }
 
-/// The middle of long keys is left out.
+/// Shortens long keys by omitting their middle.
 fn cut(key: &str) -> String {
     if key.len() <= KEY_SHOWN_MAX {
         return key.to_owned();
@@ -131,7 +132,7 @@ fn validate_attribute(errors: &mut ErrorList, path: &Path, attribute: &api::Devi
     validate::union(errors, path, &members);
 }
 
-/// `1.2.3-pre.1+build`, as semver.org has it.
+/// Returns whether this is a version such as `1.2.3-pre.1+build`, as semver.org defines it.
 fn is_semantic_version(text: &str) -> bool {
     let number = |n: &str| {
         !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()) && (n.len() == 1 || !n.starts_with('0'))
@@ -179,7 +180,8 @@ fn nodes(errors: &mut ErrorList, path: &Path, device: &api::Device, per_device: 
     }
 }
 
-/// Conditions that a pod waits for before it is bound, and those that end the waiting.
+/// Validates the conditions that have to be true before a pod is bound, and those that end the waiting with a
+/// failure.
 pub fn validate_binding(errors: &mut ErrorList, path: &Path, binding: &[String], failure: &[String]) {
     let (at, failure_at) = (path.child("bindingConditions"), path.child("bindingFailureConditions"));
     let name = |errors: &mut ErrorList, path: &Path, name: &String| validate::label_key(errors, path, name);

@@ -1,4 +1,4 @@
-//! DeviceClass: devices of a kind, chosen by the administrator.
+//! DeviceClass: a category of devices that the administrator defines.
 
 use k8s_openapi::api::resource::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -71,7 +71,7 @@ fn validate_own(class: &api::DeviceClass, old: Option<&api::DeviceClass>) -> Err
     errors
 }
 
-/// A name in a domain that is not Kubernetes' own, short enough to be counted in quotas.
+/// Returns whether the name has a domain that is not Kubernetes' own, and is short enough for quotas.
 fn is_extended_resource(name: &str) -> bool {
     let native = !name.contains('/') || name.contains("kubernetes.io/");
     !native

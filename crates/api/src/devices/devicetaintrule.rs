@@ -1,4 +1,4 @@
-//! DeviceTaintRule: a taint that an administrator gives to devices.
+//! DeviceTaintRule: a taint that an administrator sets on devices.
 
 use k8s_openapi::api::resource::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};

@@ -1,4 +1,4 @@
-//! The expressions by which devices are selected: what they see of a device, and whether they can be compiled.
+//! The CEL expressions that select devices: their variables and their compilation.
 
 use std::sync::{Arc, LazyLock};
 
@@ -6,10 +6,11 @@ use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_cel::schema::DeclType;
 use knarr_cel::{CompileError, Declarations, Type, checked};
 
-/// What an evaluation may cost.
+/// The cost limit of an evaluation.
 pub const COST_MAX: u64 = 1_000_000;
-/// Estimates from here on say that a size is not known, as of attributes that functions of strings look at: what such an
-/// evaluation costs is limited when it runs.
+/// An estimate from here on means that a size is unknown, such as that of attributes passed to string functions. The
+/// cost
+/// of such an expression is limited when it runs.
 const UNKNOWN: u64 = 1 << 50;
 const LENGTH_MAX_BYTES: usize = 10 * 1024;
 const DOMAIN_MAX: i64 = 63;
@@ -37,12 +38,12 @@ static DEVICE: LazyLock<Arc<DeclType>> = LazyLock::new(|| {
     ))
 });
 
-/// The surroundings of selectors that are written now; `stored()` makes them those of older ones.
+/// Returns the declarations for new selectors; call `stored()` on them for stored ones.
 pub fn declarations() -> Declarations {
     Declarations::new().with_bindings().declared("device", &DEVICE)
 }
 
-/// Checks a selector's expression.
+/// Compiles a selector's expression and checks its type and its cost.
 pub fn check(errors: &mut ErrorList, path: &Path, source: &str) {
     if source.len() > LENGTH_MAX_BYTES {
         errors.push(Error::too_long(path, LENGTH_MAX_BYTES));

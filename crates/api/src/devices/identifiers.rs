@@ -1,4 +1,4 @@
-//! Names of drivers, pools, attributes, and the like.
+//! Validation of names of drivers, pools, attributes and similar.
 
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::names;
@@ -19,7 +19,7 @@ pub fn driver(errors: &mut ErrorList, path: &Path, name: &str) {
     validate::problems(errors, path, name, names::dns1123_subdomain(&name.to_lowercase()));
 }
 
-/// A driver's name where upper case is let through, and named in the error.
+/// Validates a driver's name that may have upper case, and adapts the messages to that.
 pub fn driver_of_any_case(errors: &mut ErrorList, path: &Path, name: &str) {
     let mut found = ErrorList::new();
     driver(&mut found, path, name);
@@ -32,7 +32,7 @@ pub fn driver_of_any_case(errors: &mut ErrorList, path: &Path, name: &str) {
     errors.extend(found);
 }
 
-/// Subdomains between slashes.
+/// Requires subdomain names separated by slashes.
 pub fn pool(errors: &mut ErrorList, path: &Path, name: &str) {
     if !validate::required(errors, path, name) {
         return;
@@ -52,7 +52,7 @@ fn identifier(errors: &mut ErrorList, path: &Path, id: &str) {
     validate::problems(errors, path, id, names::c_identifier(id));
 }
 
-/// An identifier, perhaps behind a domain.
+/// Requires an identifier, with an optional domain before it.
 pub fn qualified(errors: &mut ErrorList, path: &Path, name: &str) {
     match name.split('/').collect::<Vec<_>>()[..] {
         [id] => identifier(errors, path, id),
@@ -66,7 +66,7 @@ pub fn qualified(errors: &mut ErrorList, path: &Path, name: &str) {
                 id => identifier(errors, path, id),
             }
         }
-        // Upstream does not look at names with more slashes.
+        // Upstream does not validate names with more slashes.
         _ => {}
     }
 }
@@ -79,7 +79,7 @@ pub fn fully_qualified(errors: &mut ErrorList, path: &Path, name: &str) {
     }
 }
 
-/// A UUID in lower case.
+/// Requires a UUID in lower case.
 pub fn share_id(errors: &mut ErrorList, path: &Path, id: &str) {
     let lengths: Vec<usize> = id.split('-').map(str::len).collect();
     let digit = |b: u8| b == b'-' || b.is_ascii_digit() || (b'a'..=b'f').contains(&b);

@@ -1,11 +1,11 @@
-//! Lists that are bounded, and sets in which each key occurs once.
+//! Lists of limited length, and sets in which each key occurs once.
 
 use std::collections::BTreeSet;
 
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::Value;
 
-/// Checks each item, unless there are too many to look at.
+/// Validates each item, unless there are too many.
 pub fn bounded<T>(
     errors: &mut ErrorList,
     path: &Path,
@@ -23,7 +23,7 @@ pub fn bounded<T>(
     true
 }
 
-/// Like [`bounded`], and each key may occur once.
+/// Does the same as [`bounded`], and requires that each key occurs once.
 pub fn set<T, K: Ord + Into<Value> + Clone>(
     errors: &mut ErrorList,
     path: &Path,

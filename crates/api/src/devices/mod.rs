@@ -1,4 +1,4 @@
-//! Kinds of `resource.k8s.io`: devices, who offers them and who claims them.
+//! Kinds of `resource.k8s.io`: devices, their drivers' offers, and claims.
 
 mod allocation;
 mod capacity;

@@ -1,4 +1,4 @@
-//! ResourceClaim: devices that somebody asks for, and what became of that.
+//! ResourceClaim: a request for devices, and its allocation.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1 as api;
@@ -23,7 +23,7 @@ pub const RESOURCE: Resource = Resource {
     ..Resource::stored(api::ResourceClaim::RESOURCE, "ResourceClaimList", "resourceclaim", &Rules)
 };
 
-/// Why a claim that should have been made for the pod was not.
+/// Returns why a claim that should belong to the pod does not.
 pub fn foreign(pod: &Pod, claim: &api::ResourceClaim) -> Option<String> {
     let mut owners = claim.metadata.owner_references.iter().flatten();
     let own = owners.any(|o| o.controller == Some(true) && o.uid == pod.uid());
@@ -49,7 +49,7 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     ]
 }
 
-/// `allocated,reserved` and the like.
+/// Returns the STATE cell: `allocated,reserved` and the like.
 fn state(claim: &api::ResourceClaim) -> String {
     let status = claim.status.clone().unwrap_or_default();
     let deleted = claim.metadata.deletion_timestamp.is_some();
@@ -109,7 +109,7 @@ impl Strategy for Rules {
     }
 }
 
-/// What drivers said of devices goes with their allocation.
+/// Removes the drivers' reports on devices if an update removes the allocation.
 fn drop_deallocated(new: &mut Value, old: &Value) {
     let allocated = |v: &Value| v.pointer("/status/allocation").is_some_and(|a| !a.is_null());
     if allocated(old)

@@ -1,4 +1,4 @@
-//! ResourceClaimTemplate: from which each pod gets a claim of its own.
+//! ResourceClaimTemplate: the template of a claim per pod.
 
 use k8s_openapi::api::resource::v1 as api;
 use knarr_apimachinery::field::{ErrorList, Path};

@@ -71,7 +71,7 @@ impl Strategy for Rules {
 }
 
 const DEVICES_MAX: usize = 128;
-/// Where devices have taints, counters or lists, which make them larger.
+/// The limit if devices have taints, counters or lists, which make them larger.
 const RICH_DEVICES_MAX: usize = 64;
 
 fn validate_spec(spec: &api::ResourceSliceSpec, old: Option<&api::ResourceSliceSpec>) -> ErrorList {

@@ -1,4 +1,4 @@
-//! Which nodes devices are for, and what nodes need not do for them.
+//! The nodes that devices are for, and the operations that nodes skip for them.
 
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 
@@ -8,18 +8,18 @@ pub use crate::core::pod::validation::node_selector;
 
 const OPERATIONS: [&str; 3] = ["*", "NodePrepareResources", "NodeUnprepareResources"];
 
-/// One way of naming nodes: the name as it is shown, and whether it is used.
+/// One way of selecting nodes: its name in messages, and whether it is used.
 pub struct Way<'a> {
     pub name: &'a str,
     pub used: bool,
 }
 
-/// `` {`nodeName`, `allNodes`} ``: the ways that are used.
+/// Returns the names of the ways that are used: `` {`nodeName`, `allNodes`} ``.
 pub fn used(ways: &[Way<'_>]) -> Vec<String> {
     ways.iter().filter(|w| w.used).map(|w| format!("`{}`", w.name)).collect()
 }
 
-/// A flag that is either left out or set.
+/// Requires that a flag is unset or true.
 pub fn unset_or_true(errors: &mut ErrorList, path: &Path, flag: Option<bool>) {
     if flag == Some(false) {
         errors.push(Error::invalid(path, false, "must be either unset or set to true"));

@@ -13,7 +13,7 @@ fn label_value(errors: &mut ErrorList, path: &Path, value: &str) {
     validate::problems(errors, path, value, names::label_value(value));
 }
 
-/// `old` is the taint before an update: an effect that was let in then is not looked at again.
+/// Validates a taint. `old` is the taint before an update: an unchanged effect is not validated again.
 pub fn validate_taint(
     errors: &mut ErrorList,
     path: &Path,
