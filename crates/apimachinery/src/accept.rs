@@ -1,4 +1,4 @@
-//! The clauses of an Accept header, those that the client likes best first.
+//! The clauses of an Accept header, in the client's order of preference.
 
 /// One clause: a media type with its parameters.
 #[derive(Debug, Clone, PartialEq)]
@@ -9,7 +9,7 @@ pub struct Clause<'a> {
 }
 
 impl<'a> Clause<'a> {
-    /// Empty if it is not there.
+    /// Returns the value of a parameter; empty if the clause does not have it.
     pub fn parameter(&self, name: &str) -> &'a str {
         self.parameters.iter().find(|(n, _)| *n == name).map_or("", |(_, v)| v)
     }

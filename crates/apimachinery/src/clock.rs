@@ -1,4 +1,4 @@
-//! Time as a parameter: everything that waits or asks for the hour does it through a [`Clock`].
+//! Time as a parameter: all code that waits or reads the time uses a [`Clock`].
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// A future that completes when the time has come.
+/// A future that completes after a duration.
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The source of time. The wall clock in production, a simulated one in tests.
+/// The source of time: the system clock in production, a simulated one in tests.
 pub trait Clock: Send + Sync + 'static {
-    /// Wall-clock time, for what is written into objects.
+    /// Returns wall-clock time, for timestamps in objects.
     fn now(&self) -> Timestamp;
 
-    /// Time since some fixed point, never going back, for measuring intervals.
+    /// Returns the time since some fixed point, which never decreases, for measuring intervals.
     fn monotonic(&self) -> Duration;
 
     /// Completes after `duration`.

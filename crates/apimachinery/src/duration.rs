@@ -1,8 +1,8 @@
-//! Durations as Go reads and writes them: `1h30m`, `1.5s`.
+//! Parsing and formatting of durations as in Go: `1h30m`, `1.5s`.
 
 use jiff::SignedDuration;
 
-/// Reads a Go duration; what is wrong is said in the words of Go's `time` package.
+/// Parses a Go duration; errors are in the words of Go's `time` package.
 pub fn parse(text: &str) -> Result<SignedDuration, String> {
     let invalid = || format!("time: invalid duration {text:?}");
     let (negative, mut rest) = match text.as_bytes().first() {
@@ -45,7 +45,7 @@ pub fn parse(text: &str) -> Result<SignedDuration, String> {
             scale /= 10;
             nanos += i128::from(digit - b'0') * scale;
         }
-        // The least of all has no positive counterpart.
+        // The minimum has no positive counterpart.
         if nanos > i128::from(i64::MIN).abs() {
             return Err(invalid());
         }
@@ -55,7 +55,7 @@ pub fn parse(text: &str) -> Result<SignedDuration, String> {
     Ok(SignedDuration::from_nanos(nanos))
 }
 
-/// The text of a duration in nanoseconds.
+/// Formats a duration in nanoseconds.
 pub fn format(nanos: i64) -> String {
     let sign = if nanos < 0 { "-" } else { "" };
     let n = nanos.unsigned_abs();

@@ -14,23 +14,23 @@ use crate::schema::validate::quote;
 pub struct Path(String);
 
 impl Path {
-    /// A path that starts at this field.
+    /// Creates a path that starts at this field.
     pub fn new(name: &str) -> Self {
         Self(name.to_owned())
     }
 
-    /// The field `name` below this one.
+    /// Returns the path of the field `name` below this one.
     pub fn child(&self, name: &str) -> Self {
-        // Made for every field that is looked at, wrong or not.
+        // Called for every field that is validated, valid or not: concatenates with a single allocation.
         if self.0.is_empty() { Self::new(name) } else { Self([&self.0, ".", name].concat()) }
     }
 
-    /// The list element at `index`.
+    /// Returns the path of the list element at `index`.
     pub fn index(&self, index: usize) -> Self {
         Self(format!("{}[{index}]", self.0))
     }
 
-    /// The map entry under `key`.
+    /// Returns the path of the map entry with this key.
     pub fn key(&self, key: &str) -> Self {
         Self([&self.0, "[", key, "]"].concat())
     }
@@ -42,7 +42,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// What is wrong with a field. The reason strings are upstream's.
+/// The kind of a field error. The reason strings are upstream's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorType {
     NotFound,
@@ -73,7 +73,7 @@ impl ErrorType {
         }
     }
 
-    fn words(self) -> &'static str {
+    fn label(self) -> &'static str {
         match self {
             Self::NotFound => "Not found",
             Self::Required => "Required value",
@@ -89,12 +89,12 @@ impl ErrorType {
     }
 }
 
-/// One complaint about one field.
+/// One error about one field.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Error {
     pub kind: ErrorType,
     pub path: Path,
-    /// The offending value; `None` where the words do not show one.
+    /// The invalid value; `None` if the message does not show one.
     pub value: Option<Value>,
     pub detail: String,
 }
@@ -124,7 +124,7 @@ impl Error {
         Self::new(ErrorType::NotFound, path, Some(value.into()), "")
     }
 
-    /// `Unsupported value: "x": supported values: "A", "B"`, in the order given.
+    /// Returns `Unsupported value: "x": supported values: "A", "B"`, in the given order.
     pub fn not_supported(path: &Path, value: impl Into<Value>, supported: &[&str]) -> Self {
         let names: Vec<String> = supported.iter().map(|s| format!("\"{s}\"")).collect();
         let detail =
@@ -136,7 +136,7 @@ impl Error {
         Self::new(ErrorType::Forbidden, path, None, detail)
     }
 
-    /// `Too long: may not be more than N bytes`.
+    /// Returns `Too long: may not be more than N bytes`.
     pub fn too_long(path: &Path, max_bytes: usize) -> Self {
         Self::new(ErrorType::TooLong, path, None, format!("may not be more than {max_bytes} bytes"))
     }
@@ -155,9 +155,9 @@ impl Error {
         Self::new(ErrorType::Internal, path, None, detail)
     }
 
-    /// The message without the path.
+    /// Returns the message without the path.
     pub fn body(&self) -> String {
-        let mut s = self.kind.words().to_owned();
+        let mut s = self.kind.label().to_owned();
         if let Some(value) = &self.value {
             s.push_str(": ");
             s.push_str(&render(value));
@@ -170,7 +170,7 @@ impl Error {
     }
 }
 
-/// A value as error messages show it: strings quoted as Go does, others as the JSON that Go writes.
+/// Formats a value for error messages: strings as Go quotes them, others as the JSON that Go writes.
 fn render(value: &Value) -> String {
     match value {
         Value::String(text) => quote(text),
@@ -178,7 +178,7 @@ fn render(value: &Value) -> String {
     }
 }
 
-/// JSON text as Go writes it, which spares pages the characters that begin their markup.
+/// Escapes JSON text as Go does: HTML's special characters are written as `\u` escapes.
 pub fn go_json(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -200,7 +200,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// All complaints about one object.
+/// All errors about one object.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ErrorList(pub Vec<Error>);
 
@@ -221,7 +221,7 @@ impl ErrorList {
         self.0.is_empty()
     }
 
-    /// The `causes` of an Invalid status, each once.
+    /// Returns the `causes` of an Invalid status, without duplicates.
     pub fn causes(&self) -> Vec<StatusCause> {
         let mut causes: Vec<StatusCause> = Vec::with_capacity(self.0.len());
         for e in &self.0 {
@@ -239,7 +239,7 @@ impl ErrorList {
 }
 
 impl fmt::Display for ErrorList {
-    /// One error as it is, several as `[a, b]`, repeated texts once, as upstream aggregates them.
+    /// Writes one error as it is and several as `[a, b]` without duplicates, as upstream aggregates them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut seen: Vec<String> = Vec::new();
         for e in &self.0 {

@@ -15,31 +15,31 @@ impl GroupVersionKind {
         Self { group: group.into(), version: version.into(), kind: kind.into() }
     }
 
-    /// From an object's `apiVersion` (`v1`, `apps/v1`) and `kind`.
+    /// Creates it from an object's `apiVersion` (`v1`, `apps/v1`) and `kind`.
     pub fn from_api_version(api_version: &str, kind: &str) -> Self {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         Self::new(group, version, kind)
     }
 
-    /// `v1`, `apps/v1`.
+    /// Returns `v1` or `apps/v1`.
     pub fn api_version(&self) -> String {
         api_version(&self.group, &self.version)
     }
 }
 
 impl fmt::Display for GroupVersionKind {
-    /// As Go prints it: `apps/v1, Kind=Deployment`.
+    /// Formats it as Go prints it: `apps/v1, Kind=Deployment`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, Kind={}", self.api_version(), self.kind)
     }
 }
 
-/// `v1` for the core group, `group/version` otherwise.
+/// Returns `v1` for the core group, `group/version` otherwise.
 pub fn api_version(group: &str, version: &str) -> String {
     if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
-/// Group and plural resource name, as error messages show it: `pods`, `deployments.apps`.
+/// Group and plural of a resource, as error messages show it: `pods`, `deployments.apps`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupResource {
     pub group: String,

@@ -1,11 +1,12 @@
-//! JSONPath as printer columns use it: fields, indexes, slices, wildcards, descent and filters; missing keys find nothing.
+//! JSONPath as printer columns use it: fields, indexes, slices, wildcards, descent and filters. Missing keys match
+//! nothing.
 
 use serde_json::Value;
 
-/// Filters within filters, and steps of a path.
+/// Limits the nesting of filters, and the steps of a path.
 const MAX_STEPS: usize = 256;
 
-/// A path that was read.
+/// A parsed path.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JsonPath {
     steps: Vec<Step>,
@@ -38,7 +39,7 @@ enum Operator {
     GreaterOrEqual,
 }
 
-/// A path that cannot be read.
+/// The text is not a valid path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid JSONPath: {0}")]
 pub struct JsonPathError(String);
@@ -48,7 +49,7 @@ fn bad(why: impl Into<String>) -> JsonPathError {
 }
 
 impl JsonPath {
-    /// Reads `.spec.list[0]['a.b']`; a leading `$` or `@` means the root.
+    /// Parses `.spec.list[0]['a.b']`; a leading `$` or `@` means the root.
     pub fn parse(text: &str) -> Result<Self, JsonPathError> {
         let mut steps = Vec::new();
         let mut rest = text.trim();
@@ -80,7 +81,7 @@ impl JsonPath {
         Ok(Self { steps })
     }
 
-    /// Everything that the path leads to.
+    /// Returns all values that the path matches.
     pub fn find<'v>(&self, value: &'v Value) -> Vec<&'v Value> {
         self.steps.iter().fold(vec![value], |found, step| {
             let mut next = Vec::new();
@@ -112,7 +113,7 @@ fn field<'t>(text: &'t str, steps: &mut Vec<Step>) -> Result<&'t str, JsonPathEr
     Ok(&text[end..])
 }
 
-/// Where the bracket that is open at the start closes.
+/// Returns the position of the bracket that closes the one at the start.
 fn closing(text: &str) -> Option<usize> {
     let (mut depth, mut quote) = (0usize, None);
     for (i, c) in text.char_indices() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// One line of the table.
+/// One row of the table of families.
 pub struct Family {
     pub name: &'static str,
     pub help: &'static str,
@@ -16,16 +16,17 @@ pub struct Family {
 pub enum Kind {
     Counter,
     Gauge,
-    /// With the upper bounds of its buckets.
+    /// The upper bounds of the buckets.
     Histogram(&'static [f64]),
 }
 
-/// A table of families: `Metric`, whose values are their places, and `FAMILIES`. A line is the place's name,
-/// the kind, the name, the labels and the help.
+/// Defines a table of families: the enum `Metric`, whose values are their indexes in the table, and `FAMILIES`. A row
+/// is
+/// the variant's name, the kind, the metric's name, its labels and its HELP text.
 #[macro_export]
 macro_rules! metric_families {
     ($($id:ident, $kind:expr, $name:literal, [$($label:literal),*], $help:literal;)*) => {
-        /// A family, by its place in the table.
+        /// A family, by its index in the table.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Metric { $($id),* }
 
@@ -35,9 +36,9 @@ macro_rules! metric_families {
     };
 }
 
-/// Series of one family; more are not kept.
+/// The maximum number of series of one family; further series are not recorded.
 const MAX_SERIES: usize = 20_000;
-/// Between the label values of a series' key.
+/// Separates the label values in the key of a series.
 const SEPARATOR: char = '\u{1f}';
 
 #[derive(Clone, Default)]
@@ -48,7 +49,7 @@ struct Series {
 }
 
 impl Series {
-    /// In which nothing was ever recorded.
+    /// Creates a series in which nothing is recorded.
     fn of(family: &Family) -> Self {
         let buckets =
             if let Kind::Histogram(bounds) = family.kind { vec![0; bounds.len()] } else { Vec::new() };
@@ -58,7 +59,7 @@ impl Series {
 
 type AllSeries = BTreeMap<String, Series>;
 
-/// All families of a table with their series. A family goes by its place in the table.
+/// All families of a table with their series. Methods identify a family by its index in the table.
 pub struct Registry {
     families: &'static [Family],
     series: Vec<Mutex<AllSeries>>,
@@ -96,7 +97,7 @@ impl Registry {
         }
     }
 
-    /// Counts up a counter, or moves a gauge.
+    /// Increments a counter, or changes a gauge.
     pub fn add(&self, at: usize, labels: &[&str], n: f64) {
         self.change(at, labels, |series, _| series.value += n);
     }
@@ -118,8 +119,9 @@ impl Registry {
         });
     }
 
-    /// Sets a histogram that was counted elsewhere: how many observations are in each bucket alone, how many there are
-    /// in all, and their sum.
+    /// Sets a histogram that is counted elsewhere: the observations of each bucket (not cumulative), their total
+    /// number, and
+    /// their sum.
     pub fn set_histogram(&self, at: usize, labels: &[&str], buckets: &[u64], count: u64, sum: f64) {
         self.change(at, labels, |series, _| {
             series.buckets.iter_mut().zip(buckets).for_each(|(to, from)| *to = *from);
@@ -127,31 +129,33 @@ impl Registry {
         });
     }
 
-    /// Forgets all series of a family, before they are set anew.
+    /// Removes all series of a family, before they are set again.
     pub fn clear(&self, at: usize) {
         if let Some(series) = self.series.get(at) {
             lock(series).clear();
         }
     }
 
-    /// The value of one series (of a histogram: how many observations), for tests and for what depends on it.
+    /// Returns the value of one series (of a histogram: the number of observations), for tests and for code that
+    /// depends on
+    /// it.
     pub fn value(&self, at: usize, labels: &[&str]) -> f64 {
         let value = |s: &Series| if s.count > 0 { s.count as f64 } else { s.value };
         self.series.get(at).and_then(|series| lock(series).get(&key(labels)).map(value)).unwrap_or(0.0)
     }
 
-    /// Families that nothing was ever recorded in.
+    /// Returns the names of the families in which nothing was recorded.
     pub fn untouched(&self) -> Vec<&'static str> {
         let families = self.families.iter().zip(&self.series);
         families.filter(|(_, series)| lock(series).is_empty()).map(|(family, _)| family.name).collect()
     }
 
-    /// Families by name, each with its series.
+    /// Renders all families, sorted by name, with their series.
     pub fn render(&self) -> String {
         self.render_those(|_| true)
     }
 
-    /// Only some families.
+    /// Renders the families that `wanted` selects.
     pub fn render_those(&self, wanted: impl Fn(&Family) -> bool) -> String {
         let mut out = String::new();
         let mut order: Vec<usize> =
@@ -159,7 +163,7 @@ impl Registry {
         order.sort_by_key(|at| self.families[*at].name);
         for at in order {
             let (family, mut series) = (&self.families[at], lock(&self.series[at]).clone());
-            // What has no labels is there from the start, as nothing.
+            // A family without labels is shown from the start, as zero.
             if family.labels.is_empty() {
                 series.entry(String::new()).or_insert_with(|| Series::of(family));
             }

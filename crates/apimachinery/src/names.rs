@@ -1,19 +1,19 @@
 //! Rules for names: DNS labels, subdomains, label keys and values, ports, environment variables, generated names.
 //!
-//! Every rule returns what is wrong in upstream's words; an empty list means the value is fine.
+//! Each rule returns the problems in upstream's words; an empty list means that the value is valid.
 //! Sources: `k8s.io/apimachinery/pkg/util/validation`, `pkg/api/validate/content`, `pkg/util/rand`.
 
-/// Longest DNS-1123 and DNS-1035 label.
+/// The longest DNS-1123 and DNS-1035 label.
 pub const DNS_LABEL_MAX: usize = 63;
-/// Longest DNS-1123 subdomain.
+/// The longest DNS-1123 subdomain.
 pub const DNS_SUBDOMAIN_MAX: usize = 253;
-/// Longest name part of a label key and longest label value.
+/// The longest name part of a label key, and the longest label value.
 pub const LABEL_MAX: usize = 63;
-/// Longest name that `generateName` makes.
+/// The longest name that `generateName` produces.
 pub const GENERATED_NAME_MAX: usize = 63;
 
 const SUFFIX_LENGTH: usize = 5;
-/// No vowels, so that no words form by chance.
+/// Without vowels, so that no real words appear by chance.
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
 const DNS_LABEL_FORMAT: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
@@ -21,23 +21,23 @@ const LABEL_KEY_FORMAT: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 const LABEL_KEY_WORDS: &str = "must consist of alphanumeric characters, '-', '_' or '.', \
      and must start and end with an alphanumeric character";
 
-/// What is wrong with a name; empty when nothing is.
+/// The problems of a name; empty if it is valid.
 pub type Problems = Vec<String>;
 
-fn regex_problem(words: &str, format: &str, examples: &[&str]) -> String {
+fn regex_problem(rule: &str, format: &str, examples: &[&str]) -> String {
     let examples: Vec<String> = examples.iter().map(|e| format!("'{e}', ")).collect();
     if examples.is_empty() {
-        return format!("{words} (regex used for validation is '{format}')");
+        return format!("{rule} (regex used for validation is '{format}')");
     }
-    format!("{words} (e.g. {}regex used for validation is '{format}')", examples.join(" or "))
+    format!("{rule} (e.g. {}regex used for validation is '{format}')", examples.join(" or "))
 }
 
-/// `must be no more than N characters`.
+/// Returns `must be no more than N characters`.
 pub fn max_length_problem(max: usize) -> String {
     format!("must be no more than {max} characters")
 }
 
-/// `must be between A and B, inclusive`.
+/// Returns `must be between A and B, inclusive`.
 pub fn inclusive_range_problem(low: i64, high: i64) -> String {
     format!("must be between {low} and {high}, inclusive")
 }
@@ -46,7 +46,7 @@ fn is_lower_alnum(b: u8) -> bool {
     b.is_ascii_lowercase() || b.is_ascii_digit()
 }
 
-/// Starts and ends with `edge`, with `inner` between; not empty.
+/// Returns whether the text is not empty, starts and ends with `edge`, and has `inner` between.
 fn framed(
     s: &str,
     first: impl Fn(u8) -> bool,
@@ -73,7 +73,7 @@ fn label_key_name_matches(s: &str) -> bool {
     framed(s, edge, |b| edge(b) || matches!(b, b'-' | b'_' | b'.'), edge)
 }
 
-/// A DNS-1123 label: most object names that become part of a DNS name or a host name.
+/// Checks a DNS-1123 label: most object names that become part of a DNS name or a host name.
 pub fn dns1123_label(value: &str) -> Problems {
     let mut problems = Problems::new();
     if value.len() > DNS_LABEL_MAX {
@@ -98,7 +98,7 @@ fn subdomain_format() -> String {
     format!("{DNS_LABEL_FORMAT}(\\.{DNS_LABEL_FORMAT})*")
 }
 
-/// A DNS-1123 subdomain: the usual rule for object names.
+/// Checks a DNS-1123 subdomain: the usual rule for object names.
 pub fn dns1123_subdomain(value: &str) -> Problems {
     subdomain(value, max_length_problem(DNS_SUBDOMAIN_MAX))
 }
@@ -119,7 +119,7 @@ fn subdomain(value: &str, too_long: String) -> Problems {
     problems
 }
 
-/// A subdomain after `*.`, as Ingress hosts may be.
+/// Checks a subdomain after `*.`, which Ingress hosts may be.
 pub fn wildcard_dns1123_subdomain(value: &str) -> Problems {
     let mut problems = Problems::new();
     if value.len() > DNS_SUBDOMAIN_MAX {
@@ -136,7 +136,7 @@ pub fn wildcard_dns1123_subdomain(value: &str) -> Problems {
     problems
 }
 
-/// A subdomain whose labels may hold underscores (DNS search domains).
+/// Checks a subdomain whose labels may contain underscores (DNS search domains).
 pub fn dns1123_subdomain_with_underscore(value: &str) -> Problems {
     let label = |s: &str| {
         let s = s.strip_prefix('_').unwrap_or(s);
@@ -158,7 +158,7 @@ pub fn dns1123_subdomain_with_underscore(value: &str) -> Problems {
     problems
 }
 
-/// A DNS-1035 label: the rule for Service names.
+/// Checks a DNS-1035 label: the rule for Service names.
 pub fn dns1035_label(value: &str) -> Problems {
     let mut problems = Problems::new();
     if value.len() > DNS_LABEL_MAX {
@@ -176,7 +176,7 @@ pub fn dns1035_label(value: &str) -> Problems {
     problems
 }
 
-/// A label key (upstream also says "qualified name"): `name` or `prefix.example.com/name`.
+/// Checks a label key (upstream also says "qualified name"): `name` or `prefix.example.com/name`.
 pub fn label_key(value: &str) -> Problems {
     let examples = ["MyName", "my.name", "123-abc"];
     let mut problems = Problems::new();
@@ -211,7 +211,7 @@ pub fn label_key(value: &str) -> Problems {
     problems
 }
 
-/// A label value.
+/// Checks a label value.
 pub fn label_value(value: &str) -> Problems {
     let mut problems = Problems::new();
     if value.len() > LABEL_MAX {
@@ -228,7 +228,7 @@ pub fn label_value(value: &str) -> Problems {
     problems
 }
 
-/// A name that only has to be safe in a URL path (RBAC roles and bindings).
+/// Checks a name that only has to be safe in a URL path (RBAC roles and bindings).
 pub fn path_segment_name(name: &str) -> Problems {
     if name == "." || name == ".." {
         return vec![format!("may not be '{name}'")];
@@ -236,12 +236,12 @@ pub fn path_segment_name(name: &str) -> Problems {
     path_segment_prefix(name)
 }
 
-/// The start of such a name, more being appended to it.
+/// Checks the prefix of such a name, to which more is appended.
 pub fn path_segment_prefix(name: &str) -> Problems {
     ["/", "%"].iter().filter(|c| name.contains(**c)).map(|c| format!("may not contain '{c}'")).collect()
 }
 
-/// A port name (IANA service name).
+/// Checks a port name (IANA service name).
 pub fn port_name(port: &str) -> Problems {
     let mut problems = Problems::new();
     if port.len() > 15 {
@@ -262,22 +262,22 @@ pub fn port_name(port: &str) -> Problems {
     problems
 }
 
-/// A port number, 1 to 65535.
+/// Checks a port number, 1 to 65535.
 pub fn port_number(port: i64) -> Problems {
     in_range(port, 1, 65535)
 }
 
-/// A number between two bounds, both permitted.
+/// Checks a number against two inclusive bounds.
 pub fn in_range(value: i64, low: i64, high: i64) -> Problems {
     if (low..=high).contains(&value) { Problems::new() } else { vec![inclusive_range_problem(low, high)] }
 }
 
-/// A user or group id.
+/// Checks a user or group id.
 pub fn user_or_group_id(id: i64) -> Problems {
     in_range(id, 0, i64::from(i32::MAX))
 }
 
-/// `25%`.
+/// Checks a percentage: `25%`.
 pub fn percent(value: &str) -> Problems {
     let digits = value.strip_suffix('%').unwrap_or("");
     if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) {
@@ -290,7 +290,7 @@ pub fn percent(value: &str) -> Problems {
     )]
 }
 
-/// An HTTP header name, in probes and hooks.
+/// Checks an HTTP header name of a probe or hook.
 pub fn http_header_name(value: &str) -> Problems {
     if !value.is_empty() && value.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
         return Problems::new();
@@ -302,7 +302,7 @@ pub fn http_header_name(value: &str) -> Problems {
     )]
 }
 
-/// An environment variable name by the relaxed rule, which is the one in force.
+/// Checks an environment variable name by the relaxed rule, which is the current one.
 pub fn env_var_name(value: &str) -> Problems {
     let mut problems = Problems::new();
     if value.is_empty() {
@@ -317,7 +317,7 @@ pub fn env_var_name(value: &str) -> Problems {
     problems
 }
 
-/// An environment variable name by the strict rule, as `envFrom` once demanded.
+/// Checks an environment variable name by the strict rule, which `envFrom` once required.
 pub fn strict_env_var_name(value: &str) -> Problems {
     let letter = |b: u8| b.is_ascii_alphabetic() || matches!(b, b'-' | b'.' | b'_');
     let later = |b: u8| letter(b) || b.is_ascii_digit();
@@ -334,7 +334,7 @@ pub fn strict_env_var_name(value: &str) -> Problems {
     problems
 }
 
-/// A C identifier.
+/// Checks a C identifier.
 pub fn c_identifier(value: &str) -> Problems {
     let letter = |b: u8| b.is_ascii_alphabetic() || b == b'_';
     let later = |b: u8| letter(b) || b.is_ascii_digit();
@@ -349,7 +349,7 @@ pub fn c_identifier(value: &str) -> Problems {
     )]
 }
 
-/// A key of a ConfigMap's or Secret's data.
+/// Checks a key of a ConfigMap's or Secret's data.
 pub fn config_map_key(value: &str) -> Problems {
     let mut problems = Problems::new();
     if value.len() > DNS_SUBDOMAIN_MAX {
@@ -375,7 +375,7 @@ fn parent_directory_prefix(value: &str) -> Option<String> {
     }
 }
 
-/// The `reason` of a condition.
+/// Checks the `reason` of a condition.
 pub fn condition_reason(value: &str) -> Problems {
     let last = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     if framed(value, |b| b.is_ascii_alphabetic(), |b| last(b) || matches!(b, b',' | b':'), last) {
@@ -389,7 +389,8 @@ pub fn condition_reason(value: &str) -> Problems {
     )]
 }
 
-/// A `generateName` as the rule for whole names must see it: a trailing dash is fine, something follows it.
+/// Replaces the trailing dash of a `generateName`, which is valid because characters follow it, for rules on whole
+/// names.
 pub fn mask_trailing_dash(prefix: &str) -> String {
     match prefix.strip_suffix('-') {
         Some(rest) if !rest.is_empty() => {
@@ -402,12 +403,13 @@ pub fn mask_trailing_dash(prefix: &str) -> String {
     }
 }
 
-/// `length` characters of the alphabet of generated names, from the source given.
+/// Returns `length` characters of the alphabet of generated names, from this random source.
 pub fn random_suffix(rng: &mut fastrand::Rng, length: usize) -> String {
     (0..length).map(|_| char::from(ALPHABET[rng.usize(..ALPHABET.len())])).collect()
 }
 
-/// A name made from a `generateName`: the base, cut so that the whole is at most 63 long, and 5 random characters.
+/// Generates a name from a `generateName`: the base, cut so that the name has at most 63 characters, and 5 random
+/// characters.
 pub fn generate_name(rng: &mut fastrand::Rng, base: &str) -> String {
     let mut end = base.len().min(GENERATED_NAME_MAX - SUFFIX_LENGTH);
     while !base.is_char_boundary(end) {
@@ -416,7 +418,7 @@ pub fn generate_name(rng: &mut fastrand::Rng, base: &str) -> String {
     format!("{}{}", &base[..end], random_suffix(rng, SUFFIX_LENGTH))
 }
 
-/// `s`, such as the decimal form of a hash, in the alphabet of generated names.
+/// Encodes a text, such as the decimal form of a hash, in the alphabet of generated names.
 pub fn safe_encode(s: &str) -> String {
     s.chars().map(|c| char::from(ALPHABET[c as usize % ALPHABET.len()])).collect()
 }

@@ -1,8 +1,9 @@
-//! Resource quantities such as `100m`, `1Gi`, `2.5e3`: exact fixed-point numbers that remember how they were written.
+//! Resource quantities such as `100m`, `1Gi`, `2.5e3`: exact fixed-point numbers that keep their notation.
 //!
-//! Held in billionths (the smallest unit upstream keeps). Where upstream would go on in arbitrary precision, beyond
-//! about 10^29 units, the value is capped; `value` and `milli_value` are capped at the bounds of `i64`, where
-//! upstream's overflow.
+//! Amounts are held in billionths (upstream's smallest unit). Amounts beyond about 10^29 units, for which upstream
+//! uses
+//! arbitrary precision, are capped; `value` and `milli_value` are capped at the bounds of `i64`, where upstream's
+//! overflow.
 //!
 //! Source: `k8s.io/apimachinery/pkg/api/resource`.
 
@@ -14,14 +15,14 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 const NANOS: i128 = 1_000_000_000;
-/// The largest magnitude held, in billionths: 10^38.
+/// The largest amount held, in billionths: 10^38.
 const MAX_NANOS: i128 = 100_000_000_000_000_000_000_000_000_000_000_000_000;
-/// Digits after which a decimal number is beyond `MAX_NANOS` for certain.
+/// A decimal number with more digits certainly exceeds `MAX_NANOS`.
 const MAX_DIGITS: i64 = 38;
-/// Fraction digits of a binary quantity that count; those after them only round up.
+/// The fraction digits of a binary quantity that are evaluated; those after them only round up.
 const BINARY_FRACTION_DIGITS: usize = 18;
 
-/// The family of suffixes a quantity is written with.
+/// The family of suffixes of a quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
     /// `12e6`
@@ -33,7 +34,7 @@ pub enum Format {
     DecimalSI,
 }
 
-/// Why a text is no quantity, in upstream's words.
+/// Why a text is not a quantity, in upstream's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
@@ -44,19 +45,19 @@ pub enum QuantityError {
     Suffix,
 }
 
-/// A quantity. Two are equal when their amounts are, however written.
+/// A quantity. Two quantities are equal if their amounts are, whatever their notation.
 #[derive(Debug, Clone, Default)]
 pub struct Quantity {
     nanos: i128,
     format: Format,
-    /// How it was written, where upstream keeps that instead of the canonical form.
+    /// The text as written, if upstream keeps it instead of the canonical form.
     text: Option<Box<str>>,
 }
 
-/// A text cut into its parts.
+/// A quantity's text, split into its parts.
 struct Parts<'a> {
     negative: bool,
-    /// Integer digits without leading zeros; `0` when none are left.
+    /// Integer digits without leading zeros; `0` if none are left.
     whole: &'a str,
     fraction: &'a str,
     suffix: &'a str,
@@ -84,7 +85,7 @@ fn split(text: &str) -> Result<Parts<'_>, QuantityError> {
     Ok(Parts { negative, whole, fraction, suffix: rest, has_digits })
 }
 
-/// Base-10 or base-2 exponent of a suffix.
+/// Returns the base-10 or base-2 exponent of a suffix.
 fn interpret(suffix: &str) -> Result<(Format, i64), QuantityError> {
     let decimal = |e| Ok((Format::DecimalSI, e));
     let binary = |e| Ok((Format::BinarySI, e));
@@ -108,13 +109,13 @@ fn interpret(suffix: &str) -> Result<(Format, i64), QuantityError> {
         _ => {
             let exponent = suffix.strip_prefix(['e', 'E']).ok_or(QuantityError::Suffix)?;
             let exponent: i64 = exponent.parse().map_err(|_| QuantityError::Suffix)?;
-            // Far beyond any amount held, and far from overflow in what follows.
+            // Far beyond any amount held, but far from overflowing below.
             Ok((Format::DecimalExponent, exponent.clamp(-1_000_000, 1_000_000)))
         }
     }
 }
 
-/// `whole.fraction * 10^exponent` in billionths, rounded up.
+/// Returns `whole.fraction * 10^exponent` in billionths, rounded up.
 fn decimal_nanos(whole: &str, fraction: &str, exponent: i64) -> i128 {
     let total = whole.len() + fraction.len();
     let shift = exponent + 9 - fraction.len() as i64;
@@ -140,7 +141,7 @@ fn decimal_nanos(whole: &str, fraction: &str, exponent: i64) -> i128 {
     nanos.saturating_add(i128::from(lost)).min(MAX_NANOS)
 }
 
-/// `whole.fraction * 2^exponent` in billionths, rounded up and capped at the largest `i64` as upstream caps it.
+/// Returns `whole.fraction * 2^exponent` in billionths, rounded up and capped at the largest `i64`, as upstream does.
 fn binary_nanos(whole: &str, fraction: &str, exponent: i64) -> i128 {
     let cap = i128::from(i64::MAX) * NANOS;
     let factor = 1i128 << exponent.clamp(0, 60);
@@ -164,7 +165,7 @@ fn binary_nanos(whole: &str, fraction: &str, exponent: i64) -> i128 {
     (units * NANOS).saturating_add(part).min(cap)
 }
 
-/// Whether upstream would keep the text as written rather than print the canonical form.
+/// Returns whether upstream keeps the text as written instead of printing the canonical form.
 fn keeps_text(parts: &Parts<'_>, format: Format, exponent: i64) -> bool {
     let (whole, fraction) = (parts.whole, parts.fraction);
     let digits = (whole.len() + fraction.len()) as i64;
@@ -178,29 +179,29 @@ fn keeps_text(parts: &Parts<'_>, format: Format, exponent: i64) -> bool {
 }
 
 impl Quantity {
-    /// `value` whole units.
+    /// Creates a quantity of `value` whole units.
     pub fn new(value: i64, format: Format) -> Self {
         Self::from_nanos(i128::from(value) * NANOS, format)
     }
 
-    /// `value` thousandths, as CPU is counted.
+    /// Creates a quantity of `value` thousandths, as CPU is counted.
     pub fn from_milli(value: i64, format: Format) -> Self {
         Self::from_nanos(i128::from(value) * (NANOS / 1000), format)
     }
 
-    /// `nanos` billionths.
+    /// Creates a quantity of `nanos` billionths.
     pub fn from_nanos(nanos: i128, format: Format) -> Self {
         Self { nanos: nanos.clamp(-MAX_NANOS, MAX_NANOS), format, text: None }
     }
 
-    /// Reads `100m`, `1Gi`, `2.5e3` and the like.
+    /// Parses `100m`, `1Gi`, `2.5e3` and the like.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         if text.is_empty() {
             return Err(QuantityError::Format);
         }
         let parts = split(text)?;
         let (mut format, exponent) = interpret(parts.suffix)?;
-        // Upstream's quick way, for middling exponents, takes no digits for zero.
+        // Upstream's fast path, for small exponents, accepts a missing number as zero; its slow path does not.
         if !parts.has_digits && (exponent < -9 || format == Format::BinarySI && exponent >= 50) {
             return Err(QuantityError::Numeric);
         }
@@ -215,22 +216,22 @@ impl Quantity {
         Ok(Self { nanos: if parts.negative { -nanos } else { nanos }, format, text })
     }
 
-    /// The family of suffixes it is printed with.
+    /// Returns the family of suffixes with which it is printed.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// Whole units, rounded away from zero.
+    /// Returns whole units, rounded away from zero.
     pub fn value(&self) -> i64 {
         self.scaled(NANOS)
     }
 
-    /// Thousandths, rounded away from zero.
+    /// Returns thousandths, rounded away from zero.
     pub fn milli_value(&self) -> i64 {
         self.scaled(NANOS / 1000)
     }
 
-    /// Billionths, exact.
+    /// Returns exact billionths.
     pub fn nanos(&self) -> i128 {
         self.nanos
     }
@@ -240,7 +241,7 @@ impl Quantity {
         rounded.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
     }
 
-    /// The amount as a float, for ratios and display.
+    /// Returns the amount as a float, for ratios and display.
     pub fn as_f64(&self) -> f64 {
         self.nanos as f64 / NANOS as f64
     }
@@ -249,17 +250,17 @@ impl Quantity {
         self.nanos == 0
     }
 
-    /// -1, 0 or 1.
+    /// Returns -1, 0 or 1.
     pub fn signum(&self) -> i32 {
         self.nanos.signum() as i32
     }
 
-    /// Adds; a zero takes the other's format.
+    /// Adds a quantity; a zero takes the other's format.
     pub fn add(&mut self, other: &Quantity) {
         self.combine(other, other.nanos);
     }
 
-    /// Subtracts; a zero takes the other's format.
+    /// Subtracts a quantity; a zero takes the other's format.
     pub fn sub(&mut self, other: &Quantity) {
         self.combine(other, -other.nanos);
     }
@@ -269,12 +270,12 @@ impl Quantity {
         *self = Self::from_nanos(self.nanos.saturating_add(nanos), format);
     }
 
-    /// `self * factor`.
+    /// Returns `self * factor`.
     pub fn times(&self, factor: i64) -> Self {
         Self::from_nanos(self.nanos.saturating_mul(i128::from(factor)), self.format)
     }
 
-    /// The API type.
+    /// Returns the API type.
     pub fn to_api(&self) -> ApiQuantity {
         ApiQuantity(self.to_string())
     }
@@ -305,7 +306,7 @@ fn write_binary(f: &mut fmt::Formatter<'_>, units: i128) -> fmt::Result {
 }
 
 impl fmt::Display for Quantity {
-    /// The canonical form: no fraction, the largest suffix of its family.
+    /// Writes the canonical form: no fraction, the largest possible suffix of its family.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(text) = &self.text {
             return f.write_str(text);
@@ -354,7 +355,7 @@ impl TryFrom<&ApiQuantity> for Quantity {
     type Error = QuantityError;
 
     fn try_from(api: &ApiQuantity) -> Result<Self, QuantityError> {
-        // The JSON decoder upstream trims before it parses.
+        // Upstream's JSON decoder trims the text before it parses it.
         Self::parse(api.0.trim())
     }
 }
@@ -387,7 +388,7 @@ mod tests {
         Quantity::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"))
     }
 
-    /// What upstream's 1.37 library answers: text, canonical form, format, value, milli value.
+    /// The results of upstream's 1.37 library: text, canonical form, format, value, milli value.
     const FACTS: &[(&str, &str, Format, i64, i64)] = &[
         ("0", "0", DecimalSI, 0, 0),
         ("-", "0", DecimalSI, 0, 0),

@@ -1,4 +1,4 @@
-//! The errors an API client sees: `Status` objects, with upstream's reasons, codes and words.
+//! The errors that API clients get: `Status` objects with upstream's reasons, codes and messages.
 
 mod in_order;
 
@@ -13,7 +13,7 @@ use crate::schema::validate::quote;
 
 pub use in_order::InOrder;
 
-/// An API error: an HTTP code, a reason and the `Status` body that carries them.
+/// An API error: an HTTP code, a reason, and the `Status` body that carries them.
 ///
 /// Source: `k8s.io/apimachinery/pkg/api/errors`.
 #[derive(Clone, PartialEq)]
@@ -22,7 +22,7 @@ pub struct StatusError(pub Box<Status>);
 pub type Result<T, E = StatusError> = std::result::Result<T, E>;
 
 impl StatusError {
-    /// A failure with this HTTP code, reason and message.
+    /// Creates an error with this HTTP code, reason and message.
     pub fn new(code: u16, reason: &str, message: impl Into<String>) -> Self {
         Self(Box::new(Status {
             code: Some(code.into()),
@@ -33,7 +33,7 @@ impl StatusError {
         }))
     }
 
-    /// The object, as upstream writes it.
+    /// Returns the `Status` object as upstream writes it.
     pub fn to_value(&self) -> Value {
         let mut value = serde_json::to_value(&*self.0).unwrap_or_default();
         if let Value::Object(fields) = &mut value {
@@ -56,7 +56,7 @@ impl StatusError {
         Self::new(404, "NotFound", format!("{resource} \"{name}\" not found")).about(resource, name)
     }
 
-    /// 404 for a path that names no resource at all.
+    /// Returns 404 for a path that is not a resource.
     pub fn path_not_found() -> Self {
         let mut e = Self::new(404, "NotFound", "the server could not find the requested resource");
         e.0.details = Some(StatusDetails::default());
@@ -72,7 +72,7 @@ impl StatusError {
             .about(resource, name)
     }
 
-    /// The optimistic-lock conflict, in the words every client library knows.
+    /// Returns 409 for an optimistic-lock conflict, with the message that client libraries know.
     pub fn modified(resource: &GroupResource, name: &str) -> Self {
         Self::conflict(
             resource,
@@ -81,7 +81,7 @@ impl StatusError {
         )
     }
 
-    /// 422 with one cause per field error. `kind` is the bare kind (`Pod`), `group` its API group.
+    /// Returns 422 with one cause per field error. `kind` is the bare kind (`Pod`), `group` its API group.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &ErrorList) -> Self {
         let message = format!("{} \"{}\" is invalid: {}", GroupResource::new(group, kind), name, errors);
         let mut e = Self::new(422, "Invalid", message);
@@ -103,7 +103,7 @@ impl StatusError {
         Self::new(401, "Unauthorized", "Unauthorized")
     }
 
-    /// 403 with upstream's wording: `pods "x" is forbidden: why`.
+    /// Returns 403 with upstream's message: `pods "x" is forbidden: why`.
     pub fn forbidden(resource: &GroupResource, name: &str, why: &str) -> Self {
         let message = if resource.group.is_empty() && resource.resource.is_empty() {
             format!("forbidden: {why}")
@@ -124,7 +124,7 @@ impl StatusError {
         .about(resource, "")
     }
 
-    /// 405 for a method that the path does not have at all.
+    /// Returns 405 for a method that the path does not support.
     pub fn no_such_method() -> Self {
         let message = "the server does not allow this method on the requested resource";
         let mut e = Self::new(405, "MethodNotAllowed", message);
@@ -152,7 +152,7 @@ impl StatusError {
         Self::new(413, "RequestEntityTooLarge", format!("Request entity too large: limit is {limit}"))
     }
 
-    /// 410 for a resourceVersion or continue token that is no longer held.
+    /// Returns 410 for a resourceVersion or continue token that has expired.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)
     }
@@ -183,12 +183,12 @@ impl StatusError {
         Self::new(504, "Timeout", message)
     }
 
-    /// The HTTP status code.
+    /// Returns the HTTP status code.
     pub fn code(&self) -> u16 {
         self.0.code.and_then(|c| u16::try_from(c).ok()).unwrap_or(500)
     }
 
-    /// The machine-readable reason, or the empty string.
+    /// Returns the machine-readable reason, or the empty string.
     pub fn reason(&self) -> &str {
         self.0.reason.as_deref().unwrap_or("")
     }

@@ -1,4 +1,4 @@
-//! `/flagz` and `/statusz`: how a component was started and how it runs, for people who look for a fault.
+//! `/flagz` and `/statusz`: a component's flags and its state, for troubleshooting.
 //!
 //! Source: KEP-4828, KEP-4827, and `k8s.io/apiserver/pkg/server`, flagz and statusz.
 
@@ -17,22 +17,22 @@ use crate::clock::Clock;
 use crate::status::{InOrder, Result, StatusError};
 
 const GROUP: &str = "config.k8s.io";
-/// The versions of the objects; answers warn of the first.
+/// The versions of the objects; answers with the first have a deprecation warning.
 const VERSIONS: [&str; 2] = ["v1alpha1", "v1beta1"];
 const DEPRECATED: &str = VERSIONS[0];
-/// What the pages are written as.
+/// The media types of the pages.
 const MEDIA_TYPES: [&str; 3] = ["application/json", "application/yaml", "text/plain"];
-/// First parts of paths that are no help to whoever looks for a fault, or are this page's own.
+/// The first segments of paths that do not help troubleshooting, or are this page's own.
 const NOT_LISTED: [&str; 6] = [".well-known", "api", "apis", "openapi", "openid", "statusz"];
 
-/// How a client wants a page.
+/// The form of the page that a client requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
     pub headers: &'a HeaderMap,
     pub query: &'a str,
 }
 
-/// A component as its pages show it.
+/// A component and its state.
 pub struct Component {
     name: &'static str,
     version: String,
@@ -45,13 +45,13 @@ pub struct Component {
 struct Page<T> {
     name: &'static str,
     kind: &'static str,
-    /// Of the object, beside its type and name.
+    /// The object's fields besides its type and name.
     fields: Value,
-    /// What follows the heading where it is text.
+    /// The text after the heading.
     text: T,
 }
 
-/// The object that a client gets in place of text.
+/// The form of the object that a client gets instead of text.
 #[derive(Debug, PartialEq, Eq)]
 struct Structured {
     media: &'static str,
@@ -60,7 +60,7 @@ struct Structured {
 }
 
 impl Component {
-    /// One that starts now. `git_version` is like `v1.37.0+build`; no value of `flags` is secret.
+    /// Creates a component that starts now. `git_version` is like `v1.37.0+build`; no value of `flags` may be secret.
     pub fn new(
         name: &'static str,
         git_version: &str,
@@ -72,7 +72,7 @@ impl Component {
         Self { name, version, flags: flags.into_iter().collect(), clock, started }
     }
 
-    /// How it was started.
+    /// Answers `/flagz`: the flags of the component.
     pub fn flagz(&self, asked: Asked<'_>) -> Response<String> {
         let text = || {
             self.flags.iter().fold(String::new(), |mut text, (name, value)| {
@@ -84,7 +84,7 @@ impl Component {
         self.answer(asked, Page { name: "flagz", kind: "Flagz", fields: json!({"flags": self.flags}), text })
     }
 
-    /// How it runs; `paths` are those that it answers.
+    /// Answers `/statusz`: the state of the component; `paths` are the paths that it serves.
     pub fn statusz<'a>(
         &self,
         asked: Asked<'_>,
@@ -156,7 +156,7 @@ impl Component {
 }
 
 impl Asked<'_> {
-    /// The object of the first clause that can be had; `None` if that is text.
+    /// Returns the form of the first clause that is supported; `None` means text.
     fn negotiate(&self, kind: &str) -> Result<Option<Structured>> {
         let accept = self.header(ACCEPT);
         if accept.trim().is_empty() {
@@ -181,7 +181,7 @@ impl Asked<'_> {
         Err(StatusError::not_acceptable(&MEDIA_TYPES))
     }
 
-    /// Whether JSON is to have line breaks: by the query, or because the client is a tool for people.
+    /// Returns whether JSON is indented: on request, or because the client is an interactive tool.
     fn wants_pretty(&self) -> bool {
         let mut pairs = self.query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
         match pairs.find(|(name, value)| *name == "pretty" && !value.is_empty()) {
@@ -197,7 +197,7 @@ impl Asked<'_> {
     }
 }
 
-/// Whether a media type is one of a range: `text/plain` of `text/plain`, `text/*` and `*/*`.
+/// Returns whether a media range includes a media type: `text/plain`, `text/*` and `*/*` include `text/plain`.
 fn is_covered(media: &str, range: &str) -> bool {
     let family = range.strip_suffix('*').filter(|family| family.ends_with('/'));
     range == media || range == "*/*" || family.is_some_and(|family| media.starts_with(family))
@@ -218,7 +218,7 @@ fn refusal(error: &StatusError) -> Response<String> {
     response
 }
 
-/// The first parts of paths, each once, in order.
+/// Returns the first segments of the paths, sorted and without duplicates.
 fn aggregated<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let first = |path: &'a str| path.split('/').nth(1).filter(|part| !part.is_empty());
     let parts: BTreeSet<&str> = paths.into_iter().filter_map(first).collect();

@@ -9,7 +9,7 @@ pub enum FieldSelectorError {
     Term { selector: String, term: String },
     #[error("invalid field selector: invalid escape sequence: {0}")]
     Escape(String),
-    /// Upstream prints the code point.
+    /// Shown as its code point, as upstream does.
     #[error("invalid field selector: unescaped character in value: {}", u32::from(*.0))]
     Unescaped(char),
 }
@@ -19,28 +19,28 @@ pub enum FieldSelectorError {
 pub struct FieldTerm {
     pub field: String,
     pub value: String,
-    /// `!=` instead of `=`.
+    /// Whether the operator is `!=` instead of `=`.
     pub negated: bool,
 }
 
-/// A field selector: every term must hold. The default selects everything.
+/// A field selector: an object has to match all terms. The default selects everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FieldSelector {
     terms: Vec<FieldTerm>,
 }
 
 impl FieldSelector {
-    /// Matches every object.
+    /// Returns a selector that matches every object.
     pub fn everything() -> Self {
         Self::default()
     }
 
-    /// `field=value`.
+    /// Returns the selector `field=value`.
     pub fn equals(field: &str, value: &str) -> Self {
         Self { terms: vec![FieldTerm { field: field.into(), value: value.into(), negated: false }] }
     }
 
-    /// Reads `a=b,c!=d`; in values `\`, `,` and `=` are escaped with `\`.
+    /// Parses `a=b,c!=d`; in values, `\` escapes `\`, `,` and `=`.
     pub fn parse(text: &str) -> Result<Self, FieldSelectorError> {
         let mut parts = split_terms(text);
         parts.sort_unstable();
@@ -57,7 +57,7 @@ impl FieldSelector {
         Ok(Self { terms })
     }
 
-    /// The terms, sorted by their text.
+    /// Returns the terms, sorted by their text.
     pub fn terms(&self) -> &[FieldTerm] {
         &self.terms
     }
@@ -66,12 +66,13 @@ impl FieldSelector {
         self.terms.is_empty()
     }
 
-    /// Whether an object with these fields is selected; an absent field counts as the empty text.
+    /// Returns whether the selector matches an object with these fields; a missing field counts as empty text.
     pub fn matches<'a>(&self, lookup: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.terms.iter().all(|t| (lookup(&t.field).unwrap_or("") == t.value) != t.negated)
     }
 
-    /// The one value this field must have, if the selector says so: `metadata.name` makes a list a get.
+    /// Returns the only value that this field may have, if the selector requires one: `metadata.name` turns a list
+    /// into a get.
     pub fn requires_exact(&self, field: &str) -> Option<&str> {
         self.terms.iter().find(|t| t.field == field && !t.negated).map(|t| t.value.as_str())
     }
@@ -88,7 +89,7 @@ impl fmt::Display for FieldSelector {
     }
 }
 
-/// A value as it is written in a selector.
+/// Escapes a value for use in a selector.
 pub fn escape(value: &str) -> String {
     let mut out = String::with_capacity(value.len());
     for c in value.chars() {
@@ -135,7 +136,7 @@ fn split_terms(text: &str) -> Vec<&str> {
     terms
 }
 
-/// Field, whether `!=`, and the escaped value, cut at the first operator.
+/// Splits a term at its first operator: the field, whether the operator is `!=`, and the escaped value.
 fn split_term(term: &str) -> Option<(&str, bool, &str)> {
     let equals = term.find('=')?;
     let (field, after) = (&term[..equals], &term[equals + 1..]);
@@ -149,7 +150,7 @@ fn split_term(term: &str) -> Option<(&str, bool, &str)> {
 mod tests {
     use super::*;
 
-    /// What upstream's 1.37 parser answers.
+    /// The results of upstream's 1.37 parser.
     #[test]
     fn facts() {
         for (text, expected) in [

@@ -22,15 +22,15 @@ pub enum SelectorError {
     /// The text does not follow the syntax.
     #[error("{0}")]
     Syntax(String),
-    /// One requirement of a text is bad.
+    /// A requirement in the text is invalid.
     #[error("unable to parse requirement: {0}")]
     Requirement(String),
-    /// A key, operator or value of a typed selector is bad.
+    /// A key, operator or value of a typed selector is invalid.
     #[error("{0}")]
     Invalid(String),
 }
 
-/// How a requirement compares.
+/// The comparison of a requirement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operator {
     Equals,
@@ -53,7 +53,7 @@ pub struct Requirement {
 }
 
 impl Requirement {
-    /// Checks key, operator and values against each other and against the rules for labels.
+    /// Creates a requirement; validates key, operator and values.
     pub fn new(key: &str, operator: Operator, values: Vec<String>) -> Result<Self, SelectorError> {
         let errors = Self::problems(key, operator, &values, &Path::default());
         if errors.is_empty() {
@@ -63,7 +63,7 @@ impl Requirement {
         }
     }
 
-    /// What is wrong with a requirement that stands at `path`.
+    /// Returns the problems of a requirement at `path`.
     pub fn problems(key: &str, operator: Operator, values: &[String], path: &Path) -> field::ErrorList {
         let mut errors = field::ErrorList::new();
         if let Some(problem) = joined(names::label_key(key)) {
@@ -91,7 +91,7 @@ impl Requirement {
         &self.values
     }
 
-    /// Whether the requirement holds for this value of its label; `None` when the label is absent.
+    /// Returns whether the requirement holds for this value of its label; `None` means that the label is missing.
     pub fn holds(&self, value: Option<&str>) -> bool {
         let listed = |v: &str| self.values.iter().any(|own| own == v);
         match self.operator {
@@ -114,7 +114,7 @@ fn joined(problems: names::Problems) -> Option<String> {
 }
 
 fn check_values(operator: Operator, values: &[String], path: &Path, errors: &mut field::ErrorList) {
-    let words = match operator {
+    let problem = match operator {
         Operator::In | Operator::NotIn if values.is_empty() => {
             "for 'in', 'notin' operators, values set can't be empty"
         }
@@ -129,14 +129,14 @@ fn check_values(operator: Operator, values: &[String], path: &Path, errors: &mut
         }
         _ => "",
     };
-    if !words.is_empty() {
+    if !problem.is_empty() {
         let shown = if values.is_empty() { Value::Null } else { Value::from(values.to_vec()) };
-        errors.push(field::Error::invalid(path, shown, words));
+        errors.push(field::Error::invalid(path, shown, problem));
     }
     if matches!(operator, Operator::GreaterThan | Operator::LessThan) {
         for (i, value) in values.iter().enumerate().filter(|(_, v)| v.parse::<i64>().is_err()) {
-            let words = "for 'Gt', 'Lt' operators, the value must be an integer";
-            errors.push(field::Error::invalid(&path.index(i), value.as_str(), words));
+            let problem = "for 'Gt', 'Lt' operators, the value must be an integer";
+            errors.push(field::Error::invalid(&path.index(i), value.as_str(), problem));
         }
     }
 }
@@ -161,7 +161,7 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// A label selector: every requirement must hold. The default selects everything.
+/// A label selector: an object has to meet all requirements. The default selects everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Selector {
     /// Sorted by key.
@@ -170,28 +170,28 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Matches every object.
+    /// Returns a selector that matches every object.
     pub fn everything() -> Self {
         Self::default()
     }
 
-    /// Matches no object.
+    /// Returns a selector that matches no object.
     pub fn nothing() -> Self {
         Self { requirements: Vec::new(), nothing: true }
     }
 
-    /// All of these requirements.
+    /// Returns a selector with these requirements.
     pub fn new(mut requirements: Vec<Requirement>) -> Self {
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
         Self { requirements, nothing: false }
     }
 
-    /// Reads `a=b,c!=d,e in (x,y),f notin (z),g,!h,i>1,j<2`.
+    /// Parses `a=b,c!=d,e in (x,y),f notin (z),g,!h,i>1,j<2`.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         parse::parse(text).map(Self::new)
     }
 
-    /// These labels with these values, not validated: the selector of a ReplicationController or Service.
+    /// Returns a selector for these labels, without validation: the selector of a ReplicationController or Service.
     pub fn from_labels(labels: &BTreeMap<String, String>) -> Self {
         let equals = |(key, value): (&String, &String)| Requirement {
             key: key.clone(),
@@ -201,7 +201,7 @@ impl Selector {
         Self::new(labels.iter().map(equals).collect())
     }
 
-    /// The typed form: `None` selects nothing, an empty selector everything.
+    /// Converts the typed form: `None` selects nothing, an empty selector everything.
     pub fn from_label_selector(selector: Option<&LabelSelector>) -> Result<Self, SelectorError> {
         let Some(selector) = selector else { return Ok(Self::nothing()) };
         let mut requirements = Vec::new();
@@ -227,17 +227,17 @@ impl Selector {
         Ok(Self::new(requirements))
     }
 
-    /// The requirements, sorted by key.
+    /// Returns the requirements, sorted by key.
     pub fn requirements(&self) -> &[Requirement] {
         &self.requirements
     }
 
-    /// Whether it selects every object, so that looking at labels can be saved.
+    /// Returns whether it selects every object, so that labels need not be checked.
     pub fn is_everything(&self) -> bool {
         self.requirements.is_empty() && !self.nothing
     }
 
-    /// Whether it selects no object at all.
+    /// Returns whether it selects no object at all.
     pub fn is_nothing(&self) -> bool {
         self.nothing
     }
@@ -246,17 +246,17 @@ impl Selector {
         self.matches_with(|key| labels.get(key).map(String::as_str))
     }
 
-    /// As `matches`, for an object's labels as the API types hold them.
+    /// Does the same as `matches`, for labels as the API types hold them.
     pub fn matches_optional(&self, labels: Option<&BTreeMap<String, String>>) -> bool {
         self.matches_with(|key| labels?.get(key).map(String::as_str))
     }
 
-    /// As `matches`, over anything that can look a label up.
+    /// Does the same as `matches`, for any lookup of labels.
     pub fn matches_with<'a>(&self, lookup: impl Fn(&str) -> Option<&'a str>) -> bool {
         !self.nothing && self.requirements.iter().all(|r| r.holds(lookup(&r.key)))
     }
 
-    /// The one value this label must have, if the selector says so.
+    /// Returns the only value that this label may have, if the selector requires one.
     pub fn requires_exact(&self, key: &str) -> Option<&str> {
         let requirement = self.requirements.iter().find(|r| r.key == key)?;
         match (requirement.operator, requirement.values.as_slice()) {

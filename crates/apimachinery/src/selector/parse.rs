@@ -1,4 +1,4 @@
-//! The text syntax of label selectors.
+//! The parser of label selectors.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ enum Token<'a> {
     Comma,
     Not,
     Compare(&'a str),
-    /// `in` and `notin` too: only after a key are they operators.
+    /// Includes `in` and `notin`, which are operators only after a key.
     Word(&'a str),
 }
 
@@ -51,7 +51,7 @@ fn next_token(text: &str) -> (Token<'_>, &str) {
     (token, rest)
 }
 
-/// A cursor over the tokens; at the end it stays at the end.
+/// A cursor over the tokens; it stays at the end token.
 struct Parser<'a> {
     rest: &'a str,
 }
@@ -108,7 +108,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The value after `=`; nothing before a comma or the end is the empty value.
+    /// Parses the value after `=`; it is empty before a comma or the end.
     fn value(&mut self) -> Result<&'a str, String> {
         match self.peek() {
             Token::End | Token::Comma => Ok(""),
@@ -120,7 +120,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `(x,y)`; an empty place in the list is the empty value.
+    /// Parses `(x,y)`; a missing list item is the empty value.
     fn value_list(&mut self) -> Result<BTreeSet<&'a str>, String> {
         let open = self.take();
         if open != Token::OpenParenthesis {
@@ -150,7 +150,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// The requirements in the order of the text.
+/// Parses the requirements, in the order of the text.
 pub(super) fn parse(text: &str) -> Result<Vec<Requirement>, SelectorError> {
     let mut parser = Parser { rest: text };
     let mut requirements = Vec::new();
@@ -158,8 +158,8 @@ pub(super) fn parse(text: &str) -> Result<Vec<Requirement>, SelectorError> {
         Token::End => return Ok(requirements),
         Token::Word(_) | Token::Not => {}
         other => {
-            let words = format!("found '{}', expected: !, identifier, or 'end of string'", other.text());
-            return Err(SelectorError::Syntax(words));
+            let problem = format!("found '{}', expected: !, identifier, or 'end of string'", other.text());
+            return Err(SelectorError::Syntax(problem));
         }
     }
     loop {
@@ -168,14 +168,14 @@ pub(super) fn parse(text: &str) -> Result<Vec<Requirement>, SelectorError> {
             Token::End => return Ok(requirements),
             Token::Comma => {}
             other => {
-                let words = format!("found '{}', expected: ',' or 'end of string'", other.text());
-                return Err(SelectorError::Syntax(words));
+                let problem = format!("found '{}', expected: ',' or 'end of string'", other.text());
+                return Err(SelectorError::Syntax(problem));
             }
         }
         let next = parser.peek();
         if !matches!(next, Token::Word(_) | Token::Not) {
-            let words = format!("found '{}', expected: identifier after ','", next.text());
-            return Err(SelectorError::Syntax(words));
+            let problem = format!("found '{}', expected: identifier after ','", next.text());
+            return Err(SelectorError::Syntax(problem));
         }
     }
 }
@@ -184,7 +184,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Requirement>, SelectorError> {
 mod tests {
     use super::super::Selector;
 
-    /// What upstream's 1.37 parser answers.
+    /// The results of upstream's 1.37 parser.
     #[test]
     fn facts() {
         for (text, expected) in [

@@ -1,15 +1,15 @@
-//! The JSON of a `Status` with its fields in the order in which upstream writes them, for those who read it as text.
+//! Writes the JSON of a `Status` with the field order of upstream, for clients that compare it as text.
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 
-/// The order of an object's fields, and of those of the objects below.
+/// The order of an object's fields, and the orders of nested objects.
 struct Order {
     fields: &'static [&'static str],
     below: &'static [(&'static str, &'static Order)],
 }
 
-/// As the value has them.
+/// Keeps the order of the value.
 static AS_THEY_ARE: Order = Order { fields: &[], below: &[] };
 static STATUS: Order = Order {
     fields: &["kind", "apiVersion", "metadata", "status", "message", "reason", "details", "code"],
@@ -24,30 +24,30 @@ static DETAILS: Order = Order {
 static CAUSE: Order = Order { fields: &["reason", "message", "field"], below: &[] };
 static WATCH_EVENT: Order = Order { fields: &["type", "object"], below: &[("object", &STATUS)] };
 
-/// A value to serialize. Fields that have no place in the order come after those that have one.
+/// A value to serialize. Fields that are not in the order follow those that are.
 pub struct InOrder<'a> {
     value: &'a Value,
     order: &'static Order,
 }
 
 impl<'a> InOrder<'a> {
-    /// Any value: one that says that it is a `Status` is written as one.
+    /// Wraps any value; a value of the kind `Status` is written in that order.
     pub fn of(value: &'a Value) -> Self {
         let is_status = value["kind"] == "Status" && value["apiVersion"] == "v1";
         Self { value, order: if is_status { &STATUS } else { &AS_THEY_ARE } }
     }
 
-    /// A `Status`, whether it says so or not.
+    /// Wraps a `Status`, even if it has no kind.
     pub fn status(value: &'a Value) -> Self {
         Self { value, order: &STATUS }
     }
 
-    /// An event of a watch whose object is a `Status`.
+    /// Wraps a watch event whose object is a `Status`.
     pub fn watch_error(value: &'a Value) -> Self {
         Self { value, order: &WATCH_EVENT }
     }
 
-    /// Compact JSON; writing a `Value` to memory has no way to fail.
+    /// Returns compact JSON; serializing a `Value` into memory cannot fail.
     pub fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }

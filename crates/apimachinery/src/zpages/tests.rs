@@ -1,4 +1,4 @@
-//! Pages as text and as objects, and which of them a client gets.
+//! Tests of the pages as text and as objects, and of content negotiation.
 
 use super::*;
 use crate::clock::Sleep;
@@ -23,7 +23,7 @@ impl Clock for Stopped {
 const WARNS: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility \
                      guarantees and is for debugging purposes only.\n";
 
-/// One that has run for an hour.
+/// Returns a component that has run for an hour.
 fn component() -> Component {
     let clock = Stopped("2026-01-02T03:04:05Z".parse().unwrap(), Duration::from_secs(3_723));
     let flags = [("port", "6443"), ("bind-address", "::")].map(|(n, v)| (n.to_owned(), v.to_owned()));
@@ -105,7 +105,7 @@ fn clients_get_what_they_can_read() {
         Err(error) => error.code().to_string(),
     };
     let flagz = "as=Flagz;v=v1beta1;g=config.k8s.io";
-    // As upstream's handler answers these headers.
+    // The results of upstream's handler for these headers.
     for (accept, expected) in [
         (String::new(), "text"),
         ("*/*".into(), "text"),
