@@ -1,9 +1,9 @@
-//! The short forms in which the generated table is written.
+//! Constructors and flags that keep the generated table short.
 
 use super::plan::Plan;
 use super::types::{Field, Struct, Type};
 
-/// A fact about a field that most fields lack.
+/// A property that most fields do not have.
 #[derive(Clone, Copy)]
 pub enum Flag {
     Required,
@@ -11,11 +11,11 @@ pub enum Flag {
     Go(&'static str),
     Pointer,
     Granular,
-    /// Go names and protobuf numbers of the inlined structs around the field.
+    /// The Go names and protobuf numbers of the inlined structs around the field.
     Inlined(&'static str, &'static [u32]),
     Default(&'static str),
     Enum(&'static [&'static str]),
-    /// Strategy and merge key.
+    /// The patch strategy and the merge key.
     Patch(&'static str, &'static str),
 }
 

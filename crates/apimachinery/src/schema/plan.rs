@@ -1,4 +1,4 @@
-//! The fields of a struct in the order of its protobuf message, with the messages that JSON inlines around them.
+//! The fields of a struct in the order of its protobuf message, with the messages that JSON inlines.
 
 use std::sync::OnceLock;
 
@@ -8,7 +8,7 @@ use crate::schema::{Field, Struct};
 #[derive(Debug)]
 pub enum Step {
     Field(&'static Field),
-    /// A message whose fields JSON shows as the outer one's own.
+    /// A message whose fields JSON inlines into the outer one.
     Inlined(u32, Vec<Step>),
 }
 
@@ -21,7 +21,7 @@ impl Step {
     }
 }
 
-/// The steps of a struct, worked out when first asked for.
+/// The steps of a struct, calculated on first use.
 #[derive(Debug)]
 pub struct Plan(OnceLock<Vec<Step>>);
 
@@ -31,7 +31,7 @@ impl Plan {
     }
 }
 
-/// The message of a struct, by field number.
+/// Returns the steps of a struct, sorted by field number.
 pub fn steps(schema: &'static Struct) -> &'static [Step] {
     schema.plan.0.get_or_init(|| {
         let mut steps = Vec::new();
@@ -58,7 +58,7 @@ fn place(steps: &mut Vec<Step>, field: &'static Field, path: &[u32]) {
     }
 }
 
-/// The step with this number.
+/// Returns the step with this field number.
 pub fn find(steps: &'static [Step], number: u32) -> Option<&'static Step> {
     steps.binary_search_by_key(&number, Step::number).ok().map(|at| &steps[at])
 }

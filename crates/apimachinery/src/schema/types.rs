@@ -7,7 +7,7 @@ use super::plan::Plan;
 pub struct Struct {
     /// The OpenAPI definition name, `io.k8s.api.core.v1.PodSpec`.
     pub name: &'static str,
-    /// Sorted by JSON name, so that `field` can search it.
+    /// Sorted by JSON name, for binary search in `field`.
     pub fields: &'static [Field],
     /// `x-kubernetes-map-type: atomic`: an apply replaces the struct as a whole.
     pub atomic: bool,
@@ -20,27 +20,28 @@ pub struct Struct {
 pub struct Field {
     /// JSON name.
     pub name: &'static str,
-    /// Protobuf field number; 0 when the field is not in the protobuf message.
+    /// The protobuf field number; 0 if the field is not in the protobuf message.
     pub number: u32,
-    /// Protobuf field numbers of the messages around this field that JSON inlines, outermost first; mostly empty.
+    /// The protobuf field numbers of the messages around this field that JSON inlines, outermost first; mostly empty.
     pub inlined: &'static [u32],
-    /// Go names of the structs around this field that JSON inlines, joined by dots; mostly empty.
+    /// The Go names of the structs around this field that JSON inlines, joined by dots; mostly empty.
     pub(super) inlined_names: &'static str,
     pub ty: Type,
-    /// The Go type as error messages name it, where it does not follow from `ty`.
+    /// The Go type in error messages, if it does not follow from `ty`.
     pub(super) go_name: &'static str,
-    /// Listed as required by the published OpenAPI.
+    /// Whether the published OpenAPI lists it as required.
     pub required: bool,
-    /// Upstream writes the field into JSON even when it is empty: `{}`, `""`, `0`, `null`.
+    /// Whether upstream writes the field into JSON even if it is empty: `{}`, `""`, `0`, `null`.
     pub always: bool,
-    /// Upstream tells an unset field from a zero one; otherwise an explicit zero value counts as unset.
+    /// Whether upstream distinguishes an unset field from a zero one; otherwise an explicit zero value counts as
+    /// unset.
     pub pointer: bool,
-    /// `x-kubernetes-map-type: granular` on the field: here, the struct is merged field by field although its type
-    /// is atomic.
+    /// `x-kubernetes-map-type: granular` on the field: here, the struct is merged field by field although its type is
+    /// atomic.
     pub granular: bool,
     /// The default of the published OpenAPI, as JSON text.
     pub default: Option<&'static str>,
-    /// Permitted values, where OpenAPI lists them (of the elements, for a list); empty otherwise.
+    /// The permitted values that OpenAPI lists (of the elements, for a list); otherwise empty.
     pub enumeration: &'static [&'static str],
     /// `x-kubernetes-patch-strategy`: `merge`, `replace`, `retainKeys`, `merge,retainKeys` or empty.
     pub patch_strategy: &'static str,
@@ -66,7 +67,7 @@ pub enum Type {
     MicroTime,
     /// Text such as `1m30s`.
     Duration,
-    /// Any object or value, kept as it is (RawExtension, JSON, FieldsV1).
+    /// Any object or value, stored unchanged (RawExtension, JSON, FieldsV1).
     Any,
     Struct(&'static Struct),
     List(&'static List),
@@ -85,11 +86,11 @@ pub struct List {
 pub enum ListKind {
     Atomic,
     Set,
-    /// Associative by these keys.
+    /// Elements are identified by these keys.
     Map(&'static [&'static str]),
 }
 
-/// A string-keyed map.
+/// A map with string keys.
 #[derive(Debug)]
 pub struct Map {
     pub value: Type,
@@ -97,13 +98,13 @@ pub struct Map {
 }
 
 impl Struct {
-    /// The field with this JSON name.
+    /// Returns the field with this JSON name.
     pub fn field(&self, name: &str) -> Option<&'static Field> {
         let fields: &'static [Field] = self.fields;
         fields.binary_search_by(|f| f.name.cmp(name)).ok().map(|i| &fields[i])
     }
 
-    /// The bare Go type name, `PodSpec`.
+    /// Returns the Go type name without its package, `PodSpec`.
     pub fn short_name(&self) -> &'static str {
         self.name.rsplit('.').next().unwrap_or(self.name)
     }
@@ -118,7 +119,7 @@ pub struct Kind {
     pub schema: &'static Struct,
 }
 
-/// The Go name of the elements of a list or map with this name; empty when it follows from the type.
+/// Returns the Go name of the elements of a list or map with this Go name; empty if it follows from the type.
 pub(super) fn go_element(go: &'static str) -> &'static str {
     if go == "v1.JSONSchemaDependencies" {
         return "v1.JSONSchemaPropsOrStringArray";

@@ -1,4 +1,4 @@
-//! The document of one group version.
+//! The OpenAPI v3 document of one group version.
 
 use serde_json::{Map, Value};
 
@@ -8,8 +8,8 @@ use super::{general, paths, schemas};
 use crate::gvk::GroupVersionKind;
 use crate::schema::{for_definition, for_kind};
 
-/// The document that `/openapi/v3/{group_version_path}` serves of built-in resources: that of [`document`], with the
-/// path that lists the resources and the paths of watches, which upstream's documents of custom resources leave out.
+/// Returns the document of `/openapi/v3/{group_version_path}` for built-in resources: that of [`document`], with the
+/// path that lists the resources and the watch paths, which upstream's documents of custom resources do not have.
 pub fn built_in_document(
     group: &str,
     version: &str,
@@ -25,7 +25,7 @@ pub fn built_in_document(
     document
 }
 
-/// The document of a group version with the paths of its resources.
+/// Returns the document of a group version with the paths of its resources.
 pub fn document(group: &str, version: &str, resources: &[Resource<'_>], describe: Describe<'_>) -> Value {
     let mut roots = vec![
         GroupVersionKind::new("", "v1", "APIResourceList"),
@@ -45,7 +45,7 @@ pub fn document(group: &str, version: &str, resources: &[Resource<'_>], describe
     with(paths::paths(group, version, resources), schemas::schemas(&roots, describe))
 }
 
-/// The schemas of these definitions and of all they reach, by name.
+/// Returns the schemas of these definitions and of all that they refer to, by name.
 pub fn definitions(names: &[&str], describe: Describe<'_>) -> Map<String, Value> {
     let roots: Vec<_> = names.iter().filter_map(|name| for_definition(name)).collect();
     schemas::schemas(&roots, describe)

@@ -1,8 +1,8 @@
-//! What stands around paths and schemas in every document.
+//! The parts of a document around paths and schemas.
 
 use serde_json::{Map, Value, json};
 
-/// A document with these paths and schemas.
+/// Returns a document with these paths and schemas.
 pub(super) fn with(paths: Map<String, Value>, schemas: Map<String, Value>) -> Value {
     json!({
         "openapi": "3.0.0",

@@ -1,4 +1,4 @@
-//! Documents of paths that are about no resource: versions, groups, the server's version, the token issuer.
+//! Documents of paths that are not about a resource: versions, groups, the server's version, the token issuer.
 
 use serde_json::{Map, Value, json};
 
@@ -10,10 +10,10 @@ use crate::schema::for_definition;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 const JSON: &str = "application/json";
-/// In which forms objects of the API are answered.
+/// The media types of API objects.
 const OBJECTS: &[&str] = &[JSON, "application/yaml", "application/vnd.kubernetes.protobuf"];
 
-/// What is answered: an object with a definition, or a string.
+/// A GET operation that answers with an object of a definition, or with a string.
 struct Get<'a> {
     path: &'a str,
     id: String,
@@ -46,7 +46,8 @@ impl Get<'_> {
     }
 }
 
-/// The documents by path (`api`, `apis/apps`, `version`), for these groups; the core group is the empty one.
+/// Returns the documents by path (`api`, `apis/apps`, `version`) for these groups; the core group is the empty
+/// string.
 pub fn documents(groups: &[&str], describe: Describe<'_>) -> Vec<(String, Value)> {
     let get =
         |path: &str, id: &str, tag: &str, description: &str, definition: Option<&str>, types: &[&str]| {
@@ -98,7 +99,7 @@ pub fn documents(groups: &[&str], describe: Describe<'_>) -> Vec<(String, Value)
     all
 }
 
-/// The operation at the path of a group version: its resources.
+/// Returns the operation at the path of a group version, which lists its resources.
 pub fn resources(group: &str, version: &str) -> Map<String, Value> {
     let scope = paths::group_version_words(group, version);
     let content: Map<String, Value> = OBJECTS

@@ -1,4 +1,4 @@
-//! OpenAPI v2 in the binary form of gnostic's `openapi.v2` messages, which kubectl and client-go ask for.
+//! OpenAPI v2 in the binary form of gnostic's `openapi.v2` messages, which kubectl and client-go request.
 //!
 //! Source of the field numbers: `OpenAPIv2.proto` of `github.com/google/gnostic-models`.
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 type Fields = Map<String, Value>;
 
-/// The message `Document`.
+/// Encodes a document as the message `Document`.
 pub fn encode(document: &Value) -> Vec<u8> {
     let mut out = Message::default();
     let Value::Object(document) = document else { return out.0 };
@@ -92,7 +92,7 @@ impl Message {
         }
     }
 
-    /// `Any`: the value as YAML, which JSON is.
+    /// Adds an `Any`: the value as YAML; JSON is valid YAML.
     fn any(&mut self, field: u32, value: Option<&Value>) {
         if let Some(value) = value {
             self.message(field, |out| out.bytes(2, value.to_string().as_bytes()));
@@ -104,7 +104,7 @@ fn objects(value: Option<&Value>) -> impl Iterator<Item = &Fields> {
     value.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object)
 }
 
-/// A map: repeated messages of a name and a value.
+/// Adds a map as repeated messages of a name and a value.
 fn named_with(out: &mut Message, field: u32, map: &Fields, fill: impl Fn(&mut Message, &Value)) {
     for (name, value) in map {
         out.message(field, |out| {
@@ -122,7 +122,7 @@ fn named(out: &mut Message, field: u32, map: &Fields, fill: impl Fn(&mut Message
     });
 }
 
-/// `x-…`.
+/// Adds the extensions, `x-…`.
 fn extensions(out: &mut Message, field: u32, map: &Fields) {
     for (name, value) in map.iter().filter(|(name, _)| name.starts_with("x-")) {
         out.message(field, |out| {
@@ -189,7 +189,8 @@ fn response(out: &mut Message, response: &Fields) {
     extensions(out, 5, response);
 }
 
-/// `ParametersItem` holds a `Parameter`, which is of a body or not, which is of a query, a path, or a header.
+/// Adds parameters: a `ParametersItem` contains a `Parameter`, which is a body parameter or one of a query, path or
+/// header.
 fn parameters(out: &mut Message, field: u32, parent: &Fields) {
     for parameter in objects(parent.get("parameters")) {
         out.message(field, |out| {
@@ -217,7 +218,8 @@ fn body_parameter(out: &mut Message, parameter: &Fields) {
     out.object(5, parameter.get("schema"), schema);
 }
 
-/// Those of queries have one more field before `type`, and so a `shift` of their numbers.
+/// Writes a parameter that is not a body. Query parameters have one more field before `type`, which shifts the
+/// numbers.
 fn plain_parameter(out: &mut Message, parameter: &Fields, shift: u32) {
     out.flag(1, parameter.get("required"));
     out.text(2, parameter.get("in"));
@@ -272,7 +274,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// The top-level fields of a message: number and bytes of those that are not numbers.
+    /// Returns the top-level fields of a message that are not integers: their numbers and bytes.
     fn fields(mut bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
         fn varint(bytes: &mut &[u8]) -> u64 {
             let (mut value, mut shift) = (0, 0);

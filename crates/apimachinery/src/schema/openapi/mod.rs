@@ -1,4 +1,4 @@
-//! OpenAPI documents made from the schema table: v3, one per group version, and their index; v2 made from these.
+//! OpenAPI documents from the schema table: v3 documents per group version, their index, and v2 made from these.
 
 mod document;
 mod envelope;

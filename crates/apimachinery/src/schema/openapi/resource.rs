@@ -1,16 +1,17 @@
-//! What a document is made of: the resources of a group version and the descriptions of their schemas.
+//! The input of a document: the resources of a group version and the descriptions of their schemas.
 
 use serde_json::Value;
 
 use crate::gvk::api_version;
 
-/// A served resource, as much of it as the paths show.
+/// A served resource, with what its paths need.
 #[derive(Debug, Clone, Copy)]
 pub struct Resource<'a> {
     pub plural: &'a str,
     pub kind: &'a str,
     pub namespaced: bool,
-    /// As discovery names them: `get`, `list`, `create`, `update`, `patch`, `delete`, `deletecollection`, `watch`.
+    /// The verbs as discovery lists them: `get`, `list`, `create`, `update`, `patch`, `delete`, `deletecollection`,
+    /// `watch`.
     pub verbs: &'a [&'a str],
     pub subresources: &'a [Subresource<'a>],
 }
@@ -24,11 +25,12 @@ pub struct Subresource<'a> {
     pub verbs: &'a [&'a str],
 }
 
-/// The descriptions of a definition: an OpenAPI or JSON schema with `description`, and `properties` that have
-/// one. Everything else in it is ignored.
+/// Returns the descriptions of a definition: an OpenAPI or JSON schema with `description`, and `properties` that have
+/// one.
+/// Everything else in it is ignored.
 pub type Describe<'a> = &'a dyn Fn(&str) -> Option<Value>;
 
-/// `api/v1`, `apis/apps/v1`: the path of a group version, as the index names it.
+/// Returns the path of a group version as the index lists it: `api/v1`, `apis/apps/v1`.
 pub fn group_version_path(group: &str, version: &str) -> String {
     let prefix = if group.is_empty() { "api" } else { "apis" };
     format!("{prefix}/{}", api_version(group, version))

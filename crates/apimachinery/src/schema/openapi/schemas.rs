@@ -1,4 +1,4 @@
-//! `components.schemas`: every struct that the kinds of a document reach.
+//! `components.schemas`: every struct that the kinds of a document refer to.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::resource::Describe;
 use crate::schema::{Field, ListKind, Struct, Type, go_element, kinds};
 
-/// The schemas of `roots` and of all they reach, by definition name.
+/// Returns the schemas of `roots` and of all that they refer to, by definition name.
 pub fn schemas(roots: &[&'static Struct], describe: Describe<'_>) -> Map<String, Value> {
     let mut found: BTreeMap<&'static str, Value> = BTreeMap::new();
     let mut waiting: Vec<&'static Struct> = roots.to_vec();
@@ -31,7 +31,7 @@ pub fn schemas(roots: &[&'static Struct], describe: Describe<'_>) -> Map<String,
 const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
 const JSON_SCHEMA_PROPS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
 
-/// Notes what a type refers to.
+/// Records the definitions that a type refers to.
 fn reach(
     ty: Type,
     go: &'static str,
@@ -54,7 +54,7 @@ fn reach(
     }
 }
 
-/// Types with a definition of their own that are no structs.
+/// Returns the definition of a type that has one of its own and is not a struct.
 fn leaf(ty: Type, go: &str) -> Option<(&'static str, Value)> {
     let json_types = json!({});
     Some(match (ty, go) {
@@ -122,10 +122,10 @@ fn structure(schema: &'static Struct, describe: Describe<'_>) -> Value {
     described(schema.name, body, describe)
 }
 
-/// A list whose kind and version are described; those of all lists mean the same.
+/// A list whose kind and version have descriptions, which are the same for all lists.
 const MODEL: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.APIGroupList";
 
-/// The descriptions of a kind of lists; `None` for other structs.
+/// Returns the descriptions of a list kind; `None` for other structs.
 fn list_words(schema: &'static Struct, describe: Describe<'_>) -> Option<Value> {
     let of = |name: &str| schema.fields.iter().find(|field| field.name == name);
     let kind = schema.name.rsplit('.').next().filter(|kind| kind.ends_with("List"))?;
@@ -141,7 +141,7 @@ fn list_words(schema: &'static Struct, describe: Describe<'_>) -> Option<Value> 
     Some(words)
 }
 
-/// The schema with the descriptions that `describe` knows.
+/// Adds the descriptions of `describe` to the schema.
 fn described(name: &str, mut body: Value, describe: Describe<'_>) -> Value {
     let Some(texts) = describe(name) else { return body };
     if let Some(text) = texts.get("description") {
@@ -157,7 +157,7 @@ fn described(name: &str, mut body: Value, describe: Describe<'_>) -> Value {
     body
 }
 
-/// A name as one part of a JSON pointer.
+/// Escapes a name for use in a JSON pointer.
 fn pointer_part(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
@@ -186,7 +186,7 @@ fn property(field: &'static Field) -> Value {
     body
 }
 
-/// The schema of a type. A reference of a property stands in `allOf`, so that it may have a description beside.
+/// Returns the schema of a type. A reference in a property is wrapped in `allOf`, so that it may have a description.
 fn type_schema(ty: Type, go: &'static str, is_property: bool) -> Value {
     let reference = |name: &str| {
         let reference = json!({"$ref": format!("#/components/schemas/{name}")});

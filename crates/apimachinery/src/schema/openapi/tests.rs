@@ -1,4 +1,4 @@
-//! Tests of the documents: references resolve, and clients find what they look for.
+//! Tests of the documents: references resolve, and clients find what they need.
 
 use serde_json::{Value, json};
 
@@ -97,7 +97,7 @@ fn clients_find_what_they_look_for() {
     let document = apps();
     let at = |pointer: &str| document.pointer(pointer).unwrap_or_else(|| panic!("no {pointer}"));
     let object = "/paths/~1apis~1apps~1v1~1namespaces~1{namespace}~1deployments~1{name}";
-    // kubectl asks whether the server validates fields before it sends an object unchecked.
+    // kubectl checks whether the server validates fields before it sends an object without client-side validation.
     let patch = at(&format!("{object}/patch"));
     assert_eq!(
         patch["x-kubernetes-group-version-kind"],
@@ -117,7 +117,7 @@ fn clients_find_what_they_look_for() {
     );
 }
 
-/// Operation ids, actions and tags as in upstream's api/openapi-spec.
+/// Compares operation ids, actions and tags with upstream's api/openapi-spec.
 #[test]
 fn operations_are_named_as_upstream_names_them() {
     let document = pods();

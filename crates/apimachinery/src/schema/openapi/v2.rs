@@ -1,8 +1,8 @@
-//! OpenAPI v2: one document for all groups, made from the v3 documents.
+//! OpenAPI v2: one document for all groups, converted from the v3 documents.
 
 use serde_json::{Map, Value, json};
 
-/// One document from those of all group versions.
+/// Merges the documents of all group versions into one.
 pub fn document(v3: impl IntoIterator<Item = Value>) -> Value {
     let (mut paths, mut definitions) = (Map::new(), Map::new());
     for mut document in v3 {
@@ -38,7 +38,7 @@ const KIND: &str = "x-kubernetes-group-version-kind";
 
 fn definition(name: &str, body: Value) -> Value {
     if body[PRESERVES] == true && body[KIND].is_array() {
-        // Clients of v2 would refuse all fields but those that are named.
+        // v2 clients would refuse all fields that are not listed.
         return json!({"type": "object", KIND: body[KIND]});
     }
     let mut body = schema(body);
@@ -48,16 +48,16 @@ fn definition(name: &str, body: Value) -> Value {
     body
 }
 
-/// What v2 does not know: alternatives, null, and defaults, which upstream leaves out.
+/// Keywords that v2 does not have: alternatives and null; and defaults, which upstream omits.
 const UNKNOWN: [&str; 5] = ["anyOf", "default", "not", "nullable", "oneOf"];
-/// What says of what an object or list consists.
+/// Keywords that describe the parts of an object or list.
 const PARTS: [&str; 3] = ["additionalProperties", "items", "properties"];
 
 fn is_true(map: &Map<String, Value>, field: &str) -> bool {
     map.get(field) == Some(&Value::Bool(true))
 }
 
-/// A v3 schema as v2 has it.
+/// Converts a v3 schema to v2.
 fn schema(value: Value) -> Value {
     let Value::Object(mut map) = value else { return value };
     if let Some(reference) = reference(&map) {
@@ -68,13 +68,13 @@ fn schema(value: Value) -> Value {
         return Value::Object(out);
     }
     if is_true(&map, "nullable") {
-        // Clients of v2 would refuse null where a type is named.
+        // v2 clients would refuse null if a type is given.
         map.remove("type");
         PARTS.iter().for_each(|part| drop(map.remove(*part)));
     }
     if is_true(&map, PRESERVES) {
         PARTS.iter().for_each(|part| drop(map.remove(*part)));
-        // Clients of v2 understand no object that may hold anything.
+        // v2 clients do not support objects with arbitrary fields.
         if map.get("type").is_some_and(|t| t == "object") {
             map.remove("type");
         }
@@ -98,7 +98,7 @@ fn schema(value: Value) -> Value {
             *inner = schema(inner.take());
         }
     }
-    // What is left of `allOf` are conditions on values, without a reference.
+    // The remaining `allOf` are validations of values, without a reference.
     map.remove("allOf");
     if let Some(Value::Object(properties)) = map.get_mut("properties") {
         for property in properties.values_mut() {
@@ -108,7 +108,7 @@ fn schema(value: Value) -> Value {
     Value::Object(map)
 }
 
-/// A required field may be null as well.
+/// Removes nullable fields from `required`: in v2 a required field may not be null.
 fn optional_where_nullable(map: &mut Map<String, Value>) {
     let Some(Value::Array(required)) = map.get("required") else { return };
     let nullable = |name: &Value| {
@@ -123,7 +123,7 @@ fn optional_where_nullable(map: &mut Map<String, Value>) {
     }
 }
 
-/// `$ref`, alone or in `allOf`, as v2 writes it.
+/// Converts a `$ref`, alone or in `allOf`, to v2.
 fn reference(map: &Map<String, Value>) -> Option<String> {
     let direct = map.get("$ref").or_else(|| match map.get("allOf")?.as_array()?.as_slice() {
         [only] => only.get("$ref"),
@@ -149,7 +149,7 @@ fn parameters(list: Value) -> Value {
     list.into_iter().map(parameter).collect()
 }
 
-/// A parameter's schema is a part of the parameter itself.
+/// Converts a parameter; in v2, its schema is part of the parameter itself.
 fn parameter(value: Value) -> Value {
     let Value::Object(mut map) = value else { return value };
     if let Some(Value::Object(schema)) = map.remove("schema") {

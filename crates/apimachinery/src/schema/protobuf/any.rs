@@ -1,4 +1,4 @@
-//! Messages of values without a fixed shape: raw JSON in one field, and the either-ors of JSON schemas.
+//! Messages of values without a fixed shape: raw JSON in one field, and the alternatives in JSON schemas.
 
 use serde_json::{Map, Value};
 
@@ -16,7 +16,7 @@ fn schema_props() -> Option<&'static Struct> {
     for_definition(JSON_SCHEMA_PROPS)
 }
 
-/// The value of a message of the Go type `go`; `depth` is what may be nested in it.
+/// Decodes a message of the Go type `go`; `depth` is the remaining nesting limit.
 pub fn decode(go: &str, data: &[u8], depth: usize) -> Result<Value, DecodeError> {
     match go {
         "v1.JSONSchemaPropsOrBool" => decode_or_bool(data, depth),
@@ -43,7 +43,7 @@ fn decode_raw(data: &[u8], depth: usize) -> Result<Value, DecodeError> {
     if fits(&value, depth) { Ok(value) } else { Err(DecodeError::TooDeep) }
 }
 
-/// Whether a value has no more than this many containers in each other.
+/// Returns whether a value has at most this nesting depth.
 fn fits(value: &Value, depth: usize) -> bool {
     let inner = |v: &Value| depth.checked_sub(1).is_some_and(|depth| fits(v, depth));
     match value {
@@ -73,7 +73,7 @@ fn decode_or_bool(data: &[u8], depth: usize) -> Result<Value, DecodeError> {
     Ok(if schema.is_null() { Value::Bool(allows) } else { schema })
 }
 
-/// Field 1 is a schema, field 2 a list of schemas or strings, which counts if there is one.
+/// Decodes a schema (field 1) or a list of schemas or strings (field 2), which takes precedence.
 fn decode_or_list(data: &[u8], depth: usize, strings: bool) -> Result<Value, DecodeError> {
     let (mut schema, mut items) = (Value::Null, Vec::new());
     let mut reader = Reader::new(data);
@@ -124,7 +124,7 @@ pub fn encode(go: &str, value: &Value, field: &'static str, out: &mut Vec<u8>) -
         },
         _ if value.is_null() => Ok(()),
         _ => {
-            // As Go writes it: some compare these bytes with what they would write themselves.
+            // Written as Go does: some clients compare these bytes with their own encoding.
             let raw = serde_json::to_string(value).map_err(|_| EncodeError::Type(field))?;
             wire::put_bytes(out, 1, go_json(&raw).as_bytes());
             Ok(())

@@ -1,7 +1,7 @@
-//! Reads a protobuf message into a JSON value of the shape that a [`Struct`] describes.
+//! Decodes a protobuf message into a JSON value of the shape that a [`Struct`] describes.
 //!
-//! As Go's generated code does it: unknown fields are passed over, the last of several scalars counts, messages
-//! given twice are merged, lists grow. Zero values that JSON leaves out are left out.
+//! Does as Go's generated code does: it skips unknown fields, uses the last of several scalars, merges repeated
+//! messages, and appends to lists. It omits zero values that JSON omits.
 
 use serde_json::{Map, Value};
 
@@ -14,14 +14,14 @@ use crate::schema::{self, Field, Struct, Type, go_element};
 
 type Result<T = ()> = std::result::Result<T, DecodeError>;
 
-/// Decodes a message. What comes out is nested no deeper than JSON bodies may be.
+/// Decodes a message. The nesting limit is that of JSON bodies.
 pub fn decode(data: &[u8], schema: &'static Struct) -> Result<Value> {
     let mut value = Value::Null;
     struct_into(data, schema, &mut value, MAX_DEPTH)?;
     Ok(value)
 }
 
-/// Decodes a message into what is in the slot already.
+/// Decodes a message into the existing value of the slot.
 pub fn struct_into(data: &[u8], schema: &'static Struct, slot: &mut Value, depth: usize) -> Result {
     let depth = depth.checked_sub(1).ok_or(DecodeError::TooDeep)?;
     let mut map = match slot.take() {
@@ -104,14 +104,14 @@ fn field(reader: &mut Reader<'_>, wire: u8, field: &'static Field, slot: &mut Va
     }
 }
 
-/// What a value's type is called in Go where that matters, and the field it is in.
+/// The Go name of a value's type, where it matters, and the name of its field.
 #[derive(Clone, Copy)]
 struct Names {
     go: &'static str,
     field: &'static str,
 }
 
-/// One element of a list, or several numbers packed together.
+/// Decodes one list element, or several packed numbers.
 fn element(
     reader: &mut Reader<'_>,
     wire: u8,
@@ -140,7 +140,7 @@ fn element(
     Ok(())
 }
 
-/// A message whose field 1 holds the elements.
+/// Decodes a message whose field 1 has the elements.
 fn wrapped_list(
     data: &[u8],
     list: &'static schema::List,
@@ -171,7 +171,7 @@ fn wrapped_list(
     Ok(())
 }
 
-/// The key and value of a map entry, either of which may be missing.
+/// Decodes the key and the value of a map entry, either of which may be missing.
 fn entry(data: &[u8], map: &'static schema::Map, names: Names, depth: usize) -> Result<(String, Value)> {
     let (mut key, mut slot, mut found) = (String::new(), Value::Null, false);
     let mut reader = Reader::new(data);
@@ -201,7 +201,7 @@ fn entry(data: &[u8], map: &'static schema::Map, names: Names, depth: usize) -> 
     Ok((key, slot))
 }
 
-/// What Go takes for the value of a map entry that has none.
+/// Returns Go's zero value for a map entry without a value.
 fn missing(ty: Type) -> Value {
     match ty {
         Type::Bool => Value::Bool(false),
@@ -245,7 +245,7 @@ fn value(
     Ok(())
 }
 
-/// As JSON has it: whole numbers without a fraction, and nothing that is no number.
+/// Converts a float as JSON has it: whole numbers without a fraction; refuses NaN and infinities.
 fn float(number: f64) -> Result<Value> {
     if !number.is_finite() {
         return Err(DecodeError::Value("json: unsupported value".to_owned()));

@@ -1,4 +1,4 @@
-//! Writes a JSON value as a protobuf message, as Go's generated code writes the typed object.
+//! Encodes a JSON value as a protobuf message, as Go's generated code encodes the typed object.
 
 use serde_json::{Map, Value};
 
@@ -8,14 +8,14 @@ use crate::schema::plan::{self, Step};
 use crate::schema::validate::base64;
 use crate::schema::{Field, Struct, Type, go_element};
 
-/// Encodes an object in its canonical form; unknown fields are left out.
+/// Encodes an object in its canonical form; omits unknown fields.
 pub fn encode(value: &Value, schema: &'static Struct) -> Result<Vec<u8>, EncodeError> {
     let mut out = Vec::with_capacity(1024);
     encode_into(value, schema, &mut out)?;
     Ok(out)
 }
 
-/// [`encode`] behind what is in `out` already.
+/// Does the same as [`encode`], and appends the message to `out`.
 pub fn encode_into(value: &Value, schema: &'static Struct, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     match value {
         Value::Object(map) => message(map, plan::steps(schema), out),
@@ -24,7 +24,7 @@ pub fn encode_into(value: &Value, schema: &'static Struct, out: &mut Vec<u8>) ->
     }
 }
 
-/// The fields of a message in the order of their numbers.
+/// Writes the fields of a message in the order of their numbers.
 pub fn message(
     map: &Map<String, Value>,
     steps: &'static [Step],
@@ -39,7 +39,7 @@ pub fn message(
     Ok(())
 }
 
-/// Whether a list is a message of its own, with the elements in its field 1.
+/// Returns whether a list is a message of its own, with the elements in its field 1.
 pub fn is_wrapped(go: &str) -> bool {
     go == "v1.Verbs"
 }
@@ -66,14 +66,14 @@ fn put_field(field: &'static Field, value: &Value, out: &mut Vec<u8>) -> Result<
                 })
             })
         }
-        // What can be nil is left out then; the rest is written even if it is zero.
+        // Unset fields that are nil in Go are omitted; all others are written even if they are zero.
         Type::Bytes if !set => Ok(()),
         _ if field.pointer && !set => Ok(()),
         _ => put_value(Slot::of(field), value, out),
     }
 }
 
-/// Where a value goes: field number, type, Go's name of the type, and the field's name for errors.
+/// The target of a value: field number, type, the Go name of the type, and the field's name for errors.
 #[derive(Clone, Copy)]
 struct Slot {
     number: u32,
@@ -103,7 +103,7 @@ fn put_items(
     items.iter().try_for_each(|item| put_value(Slot { number, ty, go, name }, item, out))
 }
 
-/// The value of a map entry. Lists are in a message of their own.
+/// Writes the value of a map entry. Lists are in a message of their own.
 fn put_map_value(
     ty: Type,
     go: &'static str,
@@ -121,7 +121,7 @@ fn put_map_value(
     }
 }
 
-/// One value with its tag; `Null` stands for the type's zero value.
+/// Writes one value with its tag; `Null` means the type's zero value.
 fn put_value(slot: Slot, value: &Value, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let Slot { number, ty, go, name } = slot;
     let wrong = || EncodeError::Type(name);
@@ -157,7 +157,7 @@ fn put_value(slot: Slot, value: &Value, out: &mut Vec<u8>) -> Result<(), EncodeE
             Value::Null => message(&Map::new(), plan::steps(schema), out),
             _ => Err(wrong()),
         })?,
-        // The table has no lists of lists and no maps in them.
+        // The table has no lists of lists, and no maps of lists or maps in them.
         Type::List(_) | Type::Map(_) => return Err(wrong()),
     }
     Ok(())

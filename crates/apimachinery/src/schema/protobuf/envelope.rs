@@ -1,4 +1,4 @@
-//! What goes around messages: the envelope that names the kind, lists, and frames of a watch.
+//! The envelope that names a message's kind, lists, and frames of a watch.
 
 use serde_json::Value;
 
@@ -10,19 +10,19 @@ use crate::gvk::GroupVersionKind;
 use crate::schema::{Struct, Type, for_kind};
 
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
-/// The first bytes of every enveloped message.
+/// The first bytes of every message with an envelope.
 pub const MAGIC: [u8; 4] = *b"k8s\0";
 
-/// An opened envelope (`runtime.Unknown`).
+/// A parsed envelope (`runtime.Unknown`).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Unknown<'a> {
     pub api_version: String,
     pub kind: String,
-    /// The message within.
+    /// The message in the envelope.
     pub raw: &'a [u8],
 }
 
-/// Opens an envelope.
+/// Parses an envelope.
 pub fn open(body: &[u8]) -> Result<Unknown<'_>, DecodeError> {
     let refuse = |text: &str| Err(DecodeError::Value(text.to_owned()));
     if body.is_empty() {
@@ -72,7 +72,7 @@ fn type_meta(data: &[u8], unknown: &mut Unknown<'_>) -> Result<(), DecodeError> 
     Ok(())
 }
 
-/// An envelope around the message that `write` writes.
+/// Returns an envelope around the message that `write` writes.
 pub fn wrap(
     api_version: &str,
     kind: &str,
@@ -91,14 +91,14 @@ pub fn wrap(
     Ok(out)
 }
 
-/// The schema of a kind that has a message.
+/// Returns the schema of a kind that has a protobuf message.
 fn message_of(api_version: &str, kind: &str) -> Result<&'static Struct, EncodeError> {
     for_kind(&GroupVersionKind::from_api_version(api_version, kind))
         .filter(|schema| is_message(schema))
         .ok_or_else(|| EncodeError::NotMarshalable(format!("{api_version}.{kind}")))
 }
 
-/// An object that carries `apiVersion` and `kind`, in its envelope.
+/// Encodes an object with `apiVersion` and `kind` in an envelope.
 pub fn encode_object(value: &Value) -> Result<Vec<u8>, EncodeError> {
     let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or("");
     let (api_version, kind) = (text("apiVersion"), text("kind"));
@@ -106,7 +106,7 @@ pub fn encode_object(value: &Value) -> Result<Vec<u8>, EncodeError> {
     wrap(api_version, kind, |out| encode_into(value, schema, out))
 }
 
-/// Writes a list one item after the other.
+/// Encodes a list item by item.
 pub struct ListEncoder {
     api_version: String,
     kind: String,
@@ -117,7 +117,7 @@ pub struct ListEncoder {
 }
 
 impl ListEncoder {
-    /// A list of this kind, such as `v1` and `PodList`, with its list metadata.
+    /// Starts a list of this kind, such as `v1` and `PodList`, with its list metadata.
     pub fn new(api_version: &str, kind: &str, meta: &Value) -> Result<Self, EncodeError> {
         let schema = message_of(api_version, kind)?;
         let not_a_list = || EncodeError::NotMarshalable(format!("{api_version}.{kind}"));
@@ -126,7 +126,7 @@ impl ListEncoder {
         let Type::Struct(element) = list.element else { return Err(not_a_list()) };
         let head = serde_json::json!({ "metadata": meta });
         let mut message = Vec::with_capacity(64 * 1024);
-        // Items come last in every list.
+        // Items are the last field of every list.
         encode_into(&head, schema, &mut message)?;
         let (api_version, kind) = (api_version.to_owned(), kind.to_owned());
         Ok(Self { api_version, kind, element, number: items.number, message })
@@ -136,7 +136,7 @@ impl ListEncoder {
         put_message(&mut self.message, self.number, |out| encode_into(item, self.element, out))
     }
 
-    /// The list in its envelope.
+    /// Returns the list in its envelope.
     pub fn finish(self) -> Result<Vec<u8>, EncodeError> {
         let message = self.message;
         wrap(&self.api_version, &self.kind, |out| {
@@ -146,7 +146,7 @@ impl ListEncoder {
     }
 }
 
-/// Appends one event of a watch: a `WatchEvent` without envelope behind its length, with `object` in one.
+/// Appends one watch event: the length, and a `WatchEvent` without envelope that contains `object` with its envelope.
 pub fn watch_frame(event_type: &str, object: &[u8], out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);

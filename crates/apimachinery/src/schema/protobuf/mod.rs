@@ -1,8 +1,8 @@
-//! The Kubernetes protobuf format (`application/vnd.kubernetes.protobuf`), between bytes and JSON values.
+//! The Kubernetes protobuf format (`application/vnd.kubernetes.protobuf`): conversion between bytes and JSON values.
 //!
-//! Field numbers and types come from the schema table, so that there is no generated message code. A value is what
-//! [`super::validate::decode`] gives of JSON: known fields in canonical form. What Go's generated code writes
-//! always (scalars and structs that are no pointers) is written here as well, in its order and with its zero values.
+//! Field numbers and types come from the schema table, so that no message code is generated. Values are as
+//! [`super::validate::decode`] returns them: known fields in canonical form. The encoder writes what Go's generated
+//! code always writes (scalars and structs that are not pointers), in its order and with its zero values.
 
 mod any;
 mod decode;
@@ -19,7 +19,7 @@ pub use request::{decode_as, decode_request};
 
 use super::Struct;
 
-/// Why bytes are no message, in the words of Go's generated code.
+/// Why bytes cannot be decoded, in the words of Go's generated code.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     #[error("unexpected EOF")]
@@ -44,10 +44,10 @@ pub enum DecodeError {
     Value(String),
 }
 
-/// Why a value cannot be written as a message.
+/// Why a value cannot be encoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// The kind is unknown, or has no message.
+    /// The kind is unknown, or has no protobuf message.
     #[error(
         "object {0} does not implement the protobuf marshalling interface and cannot be encoded to a protobuf message"
     )]
@@ -58,7 +58,7 @@ pub enum EncodeError {
     TooLarge,
 }
 
-/// Whether values of this shape can be written as messages at all: tables, for example, cannot.
+/// Returns whether values of this shape can be encoded at all: tables, for example, cannot.
 pub fn is_message(schema: &'static Struct) -> bool {
     schema.fields.iter().any(|f| f.number != 0)
 }

@@ -1,4 +1,4 @@
-//! Reads an object out of a protobuf request body, with the API server's errors.
+//! Decodes the object of a protobuf request body, with the API server's errors.
 
 use serde_json::Value;
 
@@ -8,8 +8,8 @@ use crate::schema::Struct;
 use crate::schema::validate::{Decoded, finish_request, unrecognized};
 use crate::status::StatusError;
 
-/// Decodes a body that has to hold an object of the kind `expected`, as
-/// [`decode_request`](crate::schema::validate::decode_request) does of JSON.
+/// Decodes a body that must contain an object of the kind `expected`, as
+/// [`decode_request`](crate::schema::validate::decode_request) does for JSON.
 pub fn decode_request(body: &[u8], expected: &GroupVersionKind) -> Result<Decoded, StatusError> {
     let unknown = open(body).map_err(|e| unrecognized(&expected.kind, &e.to_string(), body))?;
     let mut actual = GroupVersionKind::from_api_version(&unknown.api_version, &unknown.kind);

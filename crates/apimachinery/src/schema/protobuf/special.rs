@@ -16,7 +16,7 @@ struct Parts<'a> {
     texts: [Option<&'a [u8]>; 3],
 }
 
-/// Reads fields 1 to 3, of which those in `texts` are strings.
+/// Reads fields 1 to 3; those in `texts` are strings.
 fn parts<'a>(data: &'a [u8], name: &'static str, texts: &[u32]) -> Result<Parts<'a>, DecodeError> {
     let mut parts = Parts::default();
     let mut reader = Reader::new(data);
@@ -42,7 +42,7 @@ fn text(bytes: Option<&[u8]>) -> String {
     String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned()
 }
 
-/// The JSON value of such a message; `Null` for an unset time.
+/// Decodes such a message to its JSON value; `Null` for an unset time.
 pub fn decode(ty: Type, data: &[u8]) -> Result<Value, DecodeError> {
     match ty {
         Type::Time => decode_time(data, Layout::Seconds),
@@ -84,7 +84,7 @@ fn decode_time(data: &[u8], layout: Layout) -> Result<Value, DecodeError> {
     Ok(if moment.is_zero() { Value::Null } else { Value::String(moment.format(layout)) })
 }
 
-/// Writes the message's fields, without tag and length. An unset value counts as Go's zero value.
+/// Writes the message's fields, without tag and length. An unset value is written as Go's zero value.
 pub fn encode(ty: Type, value: &Value, out: &mut Vec<u8>) -> Result<(), &'static str> {
     match (ty, value) {
         (Type::Time | Type::MicroTime, Value::Null) => {}
@@ -115,7 +115,7 @@ pub fn encode(ty: Type, value: &Value, out: &mut Vec<u8>) -> Result<(), &'static
 }
 
 fn encode_time(text: &str, layout: Layout, out: &mut Vec<u8>) -> Result<(), &'static str> {
-    // A MicroTime without a fraction is no reason to fail.
+    // A MicroTime without a fraction is accepted, too.
     let moment = time::parse(text, layout).or_else(|_| time::parse(text, Layout::Seconds));
     let moment = moment.map_err(|_| "Time")?;
     if moment.is_zero() {

@@ -1,4 +1,4 @@
-//! The codec against what Go's generated code reads and writes.
+//! Compares the codec with what Go's generated code reads and writes.
 
 use std::fmt::Write as _;
 
@@ -9,15 +9,16 @@ use crate::gvk::GroupVersionKind;
 use crate::schema::validate::{self, base64, fill};
 use crate::schema::{for_kind, kinds};
 
-/// Lines of `{"gvk": [group, version, kind], "json": object, "pb": base64 of its message}`, of random objects
-/// written by `k8s.io/api` 0.37.
+/// Lines of `{"gvk": [group, version, kind], "json": object, "pb": base64 of its message}`: random objects, encoded
+/// by
+/// `k8s.io/api` 0.37.
 const FACTS: &str = include_str!("testdata/messages.jsonl");
 
 fn pod() -> &'static Struct {
     for_kind(&GroupVersionKind::new("", "v1", "Pod")).unwrap()
 }
 
-/// With what Go writes although it is empty, and without nulls.
+/// Adds the empty values that Go writes, and removes nulls.
 fn comparable(value: &Value, schema: &'static Struct) -> Value {
     fn without_nulls(value: &mut Value) {
         if let Value::Object(map) = value {
@@ -33,7 +34,7 @@ fn comparable(value: &Value, schema: &'static Struct) -> Value {
     value
 }
 
-/// The first place where two values differ.
+/// Reports the first place where two values differ.
 fn difference(path: &str, a: &Value, b: &Value, out: &mut String) {
     match (a, b) {
         (Value::Object(x), Value::Object(y)) => {
@@ -66,7 +67,7 @@ fn compare(facts: &str) -> (usize, Vec<String>) {
         let (text, message) = (fact["json"].as_str().unwrap(), fact["pb"].as_str().unwrap());
         let message = base64::decode(message.as_bytes()).unwrap();
         let object = validate::decode(text.as_bytes(), schema).unwrap().value;
-        // Where Go itself does not get back what it wrote, that is what we have to get, too.
+        // If Go does not read back what it wrote, the decoder has to match what Go reads.
         let back = fact["back"].as_str().unwrap_or(text);
         let back = validate::decode(back.as_bytes(), schema).unwrap().value;
         match decode(&message, schema) {
@@ -113,7 +114,7 @@ fn agrees_with_upstream() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// A larger set of such lines, in the file that `PROTOBUF_MESSAGES` names.
+/// Runs a larger set of these lines, from the file that `PROTOBUF_MESSAGES` names.
 #[test]
 #[ignore = "needs a file of messages"]
 fn agrees_with_upstream_at_length() {
@@ -148,7 +149,7 @@ fn an_envelope_opens() {
     }
 }
 
-/// What a request body is answered.
+/// Checks the answer to a request body.
 #[track_caller]
 fn check(body: &[u8], want: &str) {
     let got = match decode_request(body, &GroupVersionKind::new("", "v1", "Pod")) {
@@ -214,7 +215,7 @@ fn a_frame_of_a_watch_is_a_watch_event() {
     assert_eq!(decode(&out[4..], schema).unwrap(), json!({"type": "ADDED", "object": {}}));
 }
 
-/// Nested as deep as a schema may be, and deeper.
+/// Tests schemas nested as deep as permitted, and deeper.
 #[test]
 fn depth_is_bounded() {
     let schema =
@@ -253,7 +254,7 @@ fn unknown_fields_are_passed_over_and_repeated_ones_merged() {
     assert_eq!(decode(&message, pod()).unwrap(), json!({"metadata": {"name": "a", "namespace": "ns"}}));
 }
 
-/// Mutated messages give an answer, whatever it is, for every kind; what they give can be written again.
+/// Mutated messages of every kind yield a value or an error; values can be encoded again.
 #[test]
 fn arbitrary_input_never_panics() {
     fastrand::seed(17);

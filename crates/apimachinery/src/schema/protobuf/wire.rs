@@ -1,4 +1,4 @@
-//! Protobuf's wire format: tags, varints, lengths; what is unknown is skipped.
+//! Protobuf's wire format: tags, varints, lengths, and skipping unknown fields.
 
 use super::{DecodeError, EncodeError};
 
@@ -9,7 +9,7 @@ const START_GROUP: u8 = 3;
 const END_GROUP: u8 = 4;
 const FIXED32: u8 = 5;
 
-/// The largest message: lengths are signed 32-bit numbers to many readers.
+/// The largest message: many readers use signed 32-bit lengths.
 const MAX_LEN: usize = i32::MAX as usize;
 
 /// A field's number and wire type.
@@ -19,7 +19,7 @@ pub struct Tag {
     pub wire: u8,
 }
 
-/// Reads a message from its start to its end.
+/// Reads a message from start to end.
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -33,14 +33,14 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
-    /// The next field; `None` at the end. `message` names the message in errors.
+    /// Returns the next tag; `None` at the end. `message` names the message in errors.
     pub fn tag(&mut self, message: &'static str) -> Result<Option<Tag>, DecodeError> {
         if self.rest.is_empty() {
             return Ok(None);
         }
         let key = self.varint()?;
         let wire = (key & 7) as u8;
-        // As Go: cut to 32 bits, and then it may be negative.
+        // Truncated to 32 bits as in Go, so that it may be negative.
         let number = (key >> 3) as u32 as i32;
         if wire == END_GROUP {
             return Err(DecodeError::StrayEndGroup(message));
@@ -75,7 +75,7 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(*bytes))
     }
 
-    /// A length and as many bytes.
+    /// Reads a length and that many bytes.
     pub fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
         let length = self.varint()?;
         if i64::try_from(length).is_err() {
@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// Passes over a field's value.
+    /// Skips a field's value.
     pub fn skip(&mut self, wire: u8) -> Result<(), DecodeError> {
         let mut open = 0_usize;
         let mut wire = wire;
@@ -124,7 +124,7 @@ pub fn put_tag(out: &mut Vec<u8>, number: u32, wire: u8) {
     put_varint(out, u64::from(number) << 3 | u64::from(wire));
 }
 
-/// A number; negative ones take ten bytes.
+/// Writes a number; negative ones take ten bytes.
 pub fn put_int(out: &mut Vec<u8>, number: u32, value: i64) {
     put_tag(out, number, VARINT);
     put_varint(out, value as u64);
@@ -136,7 +136,7 @@ pub fn put_bytes(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// A message that `write` writes; its length is put before it afterwards.
+/// Writes a message with the content that `write` writes; its length is inserted afterwards.
 pub fn put_message(
     out: &mut Vec<u8>,
     number: u32,
@@ -144,7 +144,7 @@ pub fn put_message(
 ) -> Result<(), EncodeError> {
     put_tag(out, number, BYTES);
     let start = out.len();
-    // Most messages are shorter than 128 bytes, and then nothing has to move.
+    // Most messages are shorter than 128 bytes: the length fits one byte and nothing has to be moved.
     out.push(0);
     write(out)?;
     let length = out.len() - start - 1;

@@ -1,4 +1,4 @@
-//! Standard base64 as Go reads it: line breaks are skipped, and an error names the byte where Go stops.
+//! Standard base64 as Go decodes it: line breaks are skipped, and an error names the byte where Go stops.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -13,7 +13,7 @@ fn value_of(symbol: u8) -> Option<u32> {
     }
 }
 
-/// The bytes, or the offset of Go's `illegal base64 data at input byte N`.
+/// Returns the bytes, or the offset in Go's `illegal base64 data at input byte N`.
 pub fn decode(text: &[u8]) -> Result<Vec<u8>, usize> {
     let mut out = Vec::with_capacity(text.len() / 4 * 3);
     let (mut bits, mut count) = (0_u32, 0_usize);
@@ -37,7 +37,7 @@ pub fn decode(text: &[u8]) -> Result<Vec<u8>, usize> {
     if count == 0 { Ok(out) } else { Err(pos - count) }
 }
 
-/// Reads the padding, whose first sign lies before `pos`.
+/// Decodes the padding, whose first character is before `pos`.
 fn finish(text: &[u8], mut pos: usize, bits: u32, count: usize, mut out: Vec<u8>) -> Result<Vec<u8>, usize> {
     let skip = |mut pos: usize| {
         while matches!(text.get(pos), Some(b'\r' | b'\n')) {

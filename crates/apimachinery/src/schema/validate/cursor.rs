@@ -1,10 +1,10 @@
-//! Walks over bytes that are known to be JSON.
+//! A cursor over bytes that are known to be JSON.
 
 use std::borrow::Cow;
 
 use serde_json::{Map, Number, Value};
 
-/// What kind of value comes next.
+/// The kind of the next value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Null,
@@ -16,7 +16,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The word in Go's messages.
+    /// Returns the name of the kind in Go's messages.
     pub fn word(self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -29,14 +29,15 @@ impl Kind {
     }
 }
 
-/// A position in the bytes. [`super::syntax::check`] has accepted them before, so that what a method is called
-/// for is there; should it not be, the result is some value and never a panic or an endless loop.
+/// A position in the bytes. [`super::syntax::check`] has accepted them, so that each method finds what it expects. If
+/// it
+/// does not, the result is some value, but never a panic or an endless loop.
 pub struct Cursor<'a> {
     data: &'a [u8],
     pos: usize,
 }
 
-/// A number that no float can hold.
+/// A number that does not fit a float.
 #[derive(Debug)]
 pub struct Overflow(pub String);
 
@@ -55,7 +56,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The kind of the value that comes next.
+    /// Returns the kind of the next value.
     pub fn kind(&mut self) -> Kind {
         self.skip_space();
         match self.byte() {
@@ -68,13 +69,13 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Steps into an object or array.
+    /// Enters an object or array.
     pub fn begin(&mut self) {
         self.skip_space();
         self.pos += 1;
     }
 
-    /// Whether another element or key follows; otherwise steps out of the container.
+    /// Returns whether another element or key follows; otherwise leaves the container.
     pub fn more(&mut self) -> bool {
         self.skip_space();
         if self.byte() == b',' {
@@ -91,7 +92,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// An object key with its colon.
+    /// Reads an object key with its colon.
     pub fn key(&mut self) -> Cow<'a, str> {
         let key = self.string();
         self.skip_space();
@@ -104,7 +105,7 @@ impl<'a> Cursor<'a> {
         unescape(raw.get(1..raw.len().saturating_sub(1)).unwrap_or_default())
     }
 
-    /// The text of any value, passed over.
+    /// Skips any value and returns its text.
     pub fn raw(&mut self) -> &'a [u8] {
         self.skip_space();
         let start = self.pos;
@@ -154,7 +155,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Any value as it is. Recursion is bounded by the depth that the syntax check allows.
+    /// Reads any value. The syntax check limits the depth of the recursion.
     pub fn any(&mut self) -> Result<Value, Overflow> {
         Ok(match self.kind() {
             Kind::Object => {
@@ -185,7 +186,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// An integer where it fits one, a float otherwise.
+/// Parses a number: an integer if it fits, otherwise a float.
 pub fn number(text: &[u8]) -> Result<Value, Overflow> {
     let text = std::str::from_utf8(text).unwrap_or_default();
     if let Ok(n) = text.parse::<i64>() {
@@ -195,7 +196,7 @@ pub fn number(text: &[u8]) -> Result<Value, Overflow> {
     float.map(Value::Number).ok_or_else(|| Overflow(text.to_owned()))
 }
 
-/// The text of a string literal's inside. What is not Unicode becomes U+FFFD, as Go does it.
+/// Unescapes the inside of a string literal. As in Go, invalid Unicode becomes U+FFFD.
 fn unescape(raw: &[u8]) -> Cow<'_, str> {
     if !raw.contains(&b'\\') {
         return String::from_utf8_lossy(raw);
@@ -227,7 +228,7 @@ fn unescape(raw: &[u8]) -> Cow<'_, str> {
     Cow::Owned(String::from_utf8_lossy(&out).into_owned())
 }
 
-/// The character of `XXXX` or of the surrogate pair `XXXX\uXXXX`, and the length of its text.
+/// Returns the character of `XXXX` or of the surrogate pair `XXXX\uXXXX`, and the length of its text.
 fn unicode(text: &[u8]) -> (char, usize) {
     let hex = |at: usize| {
         let digits = std::str::from_utf8(text.get(at..at + 4)?).ok()?;

@@ -1,8 +1,9 @@
 //! Decodes JSON into a value of the shape that a [`Struct`] describes, as Go decodes into the typed object.
 //!
-//! What is kept of Go: a type error is remembered and decoding goes on, so that the first one is reported unless a
-//! type with its own decoder (quantity, time, int-or-string) fails; `null` means unset; an explicit zero value of
-//! a field that cannot tell it from an unset one is dropped; a field given twice is decoded into the same place.
+//! Go's behaviour is preserved: a type error is saved and decoding continues, so that the first one is reported
+//! unless
+//! a type with its own decoder (quantity, time, int-or-string) fails; `null` means unset; an explicit zero value of a
+//! field that does not distinguish it from unset is dropped; a repeated field is decoded into the same value.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -16,15 +17,15 @@ use super::{Abort, base64, time};
 use crate::quantity::Quantity;
 use crate::schema::{self, Field, List, Struct, Type, go_element};
 
-/// Complaints about unknown and duplicate fields that are kept, as upstream caps them.
+/// The maximum number of errors about unknown and duplicate fields, as upstream limits them.
 const MAX_STRICT_ERRORS: usize = 100;
 
 pub struct Decoder<'a> {
     cursor: Cursor<'a>,
-    /// The struct whose field is being decoded, and the names from the root down to it: for type errors.
+    /// The struct whose field is being decoded, and the names from the root to it, for type errors.
     owner: &'static str,
     names: Vec<&'static str>,
-    /// The position for complaints about fields, as in `spec.containers[0]`; `None` when nobody asks.
+    /// The path for errors about fields, as in `spec.containers[0]`; `None` if they are not collected.
     path: Option<String>,
     pub strict: Vec<String>,
     saved: Option<Abort>,
@@ -33,7 +34,7 @@ pub struct Decoder<'a> {
 type Result<T = ()> = std::result::Result<T, Abort>;
 
 impl<'a> Decoder<'a> {
-    /// `data` has passed the syntax check.
+    /// Creates a decoder; `data` has passed the syntax check.
     pub fn new(data: &'a [u8]) -> Self {
         Self {
             cursor: Cursor::new(data),
@@ -51,7 +52,7 @@ impl<'a> Decoder<'a> {
         self.saved.take().map_or(Ok(()), Err)
     }
 
-    /// Decodes the whole input without a schema, noting duplicate keys.
+    /// Decodes the whole input without a schema, and records duplicate keys.
     pub fn run_untyped(&mut self) -> Result<Value> {
         self.untyped()
     }
@@ -68,7 +69,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Goes down to a field or key; gives the length that [`Self::leave`] wants.
+    /// Adds a field or key to the path; returns the length to pass to [`Self::leave`].
     fn enter(&mut self, key: &str) -> usize {
         let Some(path) = &mut self.path else { return 0 };
         let before = path.len();
@@ -101,7 +102,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Remembers a type error and passes over the value.
+    /// Saves a type error and skips the value.
     fn reject(&mut self, ty: Type, go: &str) {
         let word = self.cursor.kind().word();
         self.cursor.raw();
@@ -192,7 +193,7 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    /// Decodes a field's value; leaves `Null` for an unset one.
+    /// Decodes a field's value; `Null` means unset.
     fn field(&mut self, field: &'static Field, value: &mut Value) -> Result {
         if self.cursor.kind() != Kind::Null {
             return self.value(field.ty, field.go_name, value);
@@ -202,7 +203,7 @@ impl<'a> Decoder<'a> {
             field.ty,
             Type::Bool | Type::Int32 | Type::Int64 | Type::Float64 | Type::String | Type::Struct(_)
         );
-        // Null resets what can be nil; it leaves alone what cannot.
+        // Null resets fields that can be nil in Go, and does not change others.
         if field.pointer || !scalar {
             *value = Value::Null;
         }
@@ -227,7 +228,7 @@ impl<'a> Decoder<'a> {
             index += 1;
         }
         items.truncate(index);
-        // An element of a wrong type has its error saved; nothing of the list is used then.
+        // The error of an element of a wrong type is saved; the list is not used then.
         *slot = Value::Array(items);
         Ok(())
     }
@@ -302,7 +303,7 @@ impl<'a> Decoder<'a> {
         *slot = Value::String(base64::encode(&bytes));
     }
 
-    /// The number of an int-or-string, which decodes itself: its errors end everything.
+    /// Decodes the number of an int-or-string, which has its own decoder: its errors end the decoding.
     fn own_int32(&mut self, kind: Kind) -> Result<Value> {
         let text = String::from_utf8_lossy(self.cursor.raw());
         if kind != Kind::Number {
@@ -320,7 +321,7 @@ impl<'a> Decoder<'a> {
         Ok(if moment.is_zero() { Value::Null } else { Value::String(moment.format(layout)) })
     }
 
-    /// A value without a fixed shape; some of those decode themselves.
+    /// Decodes a value without a fixed shape; some of these types have their own decoder.
     fn any(&mut self, go: &str, kind: Kind) -> Result<Value> {
         match (go, kind) {
             ("v1.JSONSchemaPropsOrBool", Kind::Bool) => Ok(Value::Bool(self.cursor.raw() == b"true")),
@@ -342,7 +343,8 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// A JSON schema, or a list of schemas or of another type, decoded by a decoder of its own that names
+    /// Decodes a JSON schema, or a list of schemas or of another type. These have a decoder of their own, which
+    /// reports
     /// neither unknown nor duplicate fields.
     fn nested(&mut self, list: Option<Option<Type>>) -> Result<Value> {
         let Some(schema) = schema::for_definition(JSON_SCHEMA_PROPS) else { return Ok(Value::Null) };
@@ -378,7 +380,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Any value, with duplicate keys noted. Recursion is bounded by the depth that the syntax check allows.
+    /// Decodes any value and records duplicate keys. The syntax check limits the depth of the recursion.
     fn untyped(&mut self) -> Result<Value> {
         match self.cursor.kind() {
             Kind::Object => {
@@ -415,10 +417,10 @@ impl<'a> Decoder<'a> {
 
 const JSON_SCHEMA_PROPS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
 
-/// Lists that are no default's business once they are there, be they empty: an autoscaler's `policies`.
-const TOLD_APART: [&str; 1] = ["policies"];
+/// Lists that differ from unset ones even if they are empty, and then get no default: an autoscaler's `policies`.
+const DISTINCT_IF_EMPTY: [&str; 1] = ["policies"];
 
-/// Whether Go would write the field as if it were unset.
+/// Returns whether Go writes the field as if it were unset.
 pub fn dropped(field: &Field, value: &Value) -> bool {
     if field.pointer || field.always {
         return false;
@@ -431,13 +433,13 @@ pub fn dropped(field: &Field, value: &Value) -> bool {
             s.is_empty() && !matches!(field.ty, Type::IntOrString | Type::Any | Type::Quantity)
         }
         Value::Array(items) => {
-            items.is_empty() && matches!(field.ty, Type::List(_)) && !TOLD_APART.contains(&field.name)
+            items.is_empty() && matches!(field.ty, Type::List(_)) && !DISTINCT_IF_EMPTY.contains(&field.name)
         }
         Value::Object(map) => map.is_empty() && matches!(field.ty, Type::Map(_)),
     }
 }
 
-/// What `null` means for an element of a list or map.
+/// Returns the value that `null` means for an element of a list or map.
 fn zero(ty: Type) -> Value {
     match ty {
         Type::Bool => Value::Bool(false),
@@ -450,7 +452,7 @@ fn zero(ty: Type) -> Value {
     }
 }
 
-/// The Go type as messages name it.
+/// Returns the Go type as messages name it.
 fn go_type(ty: Type, go: &str) -> String {
     if !go.is_empty() {
         return go.to_owned();

@@ -1,8 +1,9 @@
-//! Decoding and field validation of request bodies, in the words of the API server.
+//! Decoding and field validation of request bodies, with the messages of the API server.
 //!
-//! [`decode`] turns bytes into a pruned, normalised value of a known type, or into the error that Go's typed
-//! decoder gives. Unknown and duplicate fields are no errors of their own: they come along, for the caller to
-//! refuse (`fieldValidation=Strict`), warn about (`Warn`) or pass over (`Ignore`).
+//! [`decode`] converts bytes to a pruned, normalised value of a known type, or returns the error of Go's typed
+//! decoder.
+//! Unknown and duplicate fields are returned beside the value; the caller refuses them (`fieldValidation=Strict`),
+//! warns about them (`Warn`) or ignores them (`Ignore`).
 
 pub(super) mod base64;
 mod cursor;
@@ -28,10 +29,12 @@ use decoder::Decoder;
 /// A decoded body.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoded {
-    /// Known fields only, without nulls, in canonical form: quantities, times and base64 rewritten as Go
-    /// writes them, zero values dropped where Go cannot tell them from unset ones.
+    /// Only known fields, without nulls, in canonical form: quantities, times and base64 are rewritten as Go writes
+    /// them,
+    /// zero values are dropped where Go does not distinguish them from unset ones.
     pub value: Value,
-    /// `unknown field "spec.foo"`, `duplicate field "spec.x"`: in order of appearance, each once, at most 100.
+    /// `unknown field "spec.foo"`, `duplicate field "spec.x"`: in order of appearance, without repetition, at most
+    /// 100.
     pub strict_errors: Vec<String>,
 }
 
@@ -44,7 +47,7 @@ pub enum DecodeError {
     Value(String),
 }
 
-/// An error on the way out of the decoder.
+/// An error that ends the decoding.
 #[derive(Debug)]
 enum Abort {
     Type { value: String, owner: String, field: String, go_type: String },
@@ -73,7 +76,7 @@ pub fn decode(bytes: &[u8], schema: &'static Struct) -> Result<Decoded, DecodeEr
     decode_checked(bytes, schema)
 }
 
-/// [`decode`] of bytes that have passed [`check_syntax`].
+/// Does the same as [`decode`], for bytes that have passed [`check_syntax`].
 fn decode_checked(bytes: &[u8], schema: &'static Struct) -> Result<Decoded, DecodeError> {
     let mut decoder = Decoder::new(bytes);
     let mut value = Value::Null;
@@ -81,7 +84,7 @@ fn decode_checked(bytes: &[u8], schema: &'static Struct) -> Result<Decoded, Deco
     Ok(Decoded { value, strict_errors: decoder.strict })
 }
 
-/// Decodes JSON bytes without a schema, as custom resources are read first: only duplicates are noted.
+/// Decodes JSON bytes without a schema, as the first step for custom resources: records only duplicate keys.
 pub fn decode_untyped(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     syntax::check(bytes)?;
     let mut decoder = Decoder::new(bytes);

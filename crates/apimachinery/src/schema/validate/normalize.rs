@@ -1,4 +1,4 @@
-//! What is done to a value by its schema alone: pruning, published defaults, the empty values that Go writes.
+//! Changes to a value by its schema alone: pruning, published defaults, the empty values that Go writes.
 
 use serde_json::{Map, Value};
 
@@ -6,7 +6,7 @@ use super::decoder::dropped;
 use super::syntax::MAX_DEPTH;
 use crate::schema::{Field, Struct, Type};
 
-/// Drops unknown fields and nulls, and zero values that count as unset. Values of a wrong type are left alone.
+/// Removes unknown fields, nulls, and zero values that count as unset. Does not change values of a wrong type.
 pub fn prune(value: &mut Value, schema: &'static Struct) {
     prune_struct(value, schema, MAX_DEPTH);
 }
@@ -38,8 +38,9 @@ fn prune_value(value: &mut Value, ty: Type, depth: usize) {
     }
 }
 
-/// Sets unset fields to the defaults that OpenAPI publishes, such as `protocol: TCP`, in every struct that is
-/// there. The empty defaults of required fields (`""`, `0`, `{}`) are no such values.
+/// Sets unset fields to the defaults that OpenAPI publishes, such as `protocol: TCP`, in every existing struct. Skips
+/// the
+/// empty defaults of required fields (`""`, `0`, `{}`).
 pub fn apply_defaults(value: &mut Value, schema: &'static Struct) {
     default_struct(value, schema, MAX_DEPTH);
 }
@@ -83,7 +84,7 @@ fn default_value(value: &mut Value, ty: Type, depth: usize) {
     }
 }
 
-/// Adds what Go writes although it is empty: `status: {}`, `resources: {}`, `selector: null`, `name: ""`.
+/// Adds the empty values that Go writes: `status: {}`, `resources: {}`, `selector: null`, `name: ""`.
 pub fn fill(value: &mut Value, schema: &'static Struct) {
     fill_struct(value, schema, MAX_DEPTH);
 }

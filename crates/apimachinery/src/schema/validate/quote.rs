@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// `strconv.Quote`: double quotes, with escapes for what does not print.
+/// Quotes a text as `strconv.Quote` does: double quotes, with escapes for unprintable characters.
 pub fn quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -13,7 +13,7 @@ pub fn quote(text: &str) -> String {
     out
 }
 
-/// The inside of the single quotes around an unexpected byte: the byte is read as a Latin-1 character.
+/// Returns the inside of the single quotes around an unexpected byte, read as a Latin-1 character.
 pub fn quote_byte(byte: u8) -> String {
     match byte {
         b'\'' => r"\'".to_owned(),
@@ -53,13 +53,13 @@ fn escape(c: char, out: &mut String) {
     }
 }
 
-/// Whether a character beyond ASCII prints. A letter goes before it, since a combining mark alone counts as
-/// unprintable in Rust, but not in Go.
+/// Returns whether a character beyond ASCII is printable. It is tested after a letter: Rust, unlike Go, treats a lone
+/// combining mark as unprintable.
 fn prints(c: char) -> bool {
     !c.is_whitespace() && ['a', c].iter().collect::<String>().escape_debug().count() == 2
 }
 
-/// The quoting of the `time` package: everything beyond printable ASCII as bytes.
+/// Quotes a text as Go's `time` package does: everything beyond printable ASCII as bytes.
 pub fn quote_time(text: &[u8]) -> String {
     let mut out = String::from("\"");
     for &byte in text {

@@ -1,4 +1,4 @@
-//! Reads an object out of a request body: which kind it says it is, and the errors for a body that will not do.
+//! Decodes the object of a request body: reads its kind, and returns the API server's errors for invalid bodies.
 
 use super::cursor::{Cursor, Kind};
 use super::quote::quote;
@@ -7,17 +7,17 @@ use crate::gvk::{GroupVersionKind, api_version};
 use crate::schema::{Struct, for_kind};
 use crate::status::StatusError;
 
-/// What a body says of itself; empty where it says nothing.
+/// The kind and version of a body; empty if it has none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TypeMeta {
     pub api_version: String,
     pub kind: String,
 }
 
-/// Bytes of a body that an error message shows.
+/// The number of bytes of a body that an error message shows.
 const SUMMARY_BYTES: usize = 30;
 
-/// The anonymous struct that upstream looks for kind and version with.
+/// The anonymous struct into which upstream decodes kind and version.
 const META_TYPE: &str =
     r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
 
@@ -43,7 +43,7 @@ fn read_type_meta(bytes: &[u8]) -> Result<TypeMeta, DecodeError> {
     let mut wrong = None;
     while cursor.more() {
         let key = cursor.key();
-        // Upstream looks here with a decoder that ignores case, unlike the one for the whole object.
+        // Upstream's decoder ignores case here, unlike the one for the whole object.
         let (name, slot) = if key.eq_ignore_ascii_case("apiVersion") {
             ("apiVersion", &mut meta.api_version)
         } else if key.eq_ignore_ascii_case("kind") {
@@ -68,16 +68,18 @@ fn read_type_meta(bytes: &[u8]) -> Result<TypeMeta, DecodeError> {
     wrong.map_or(Ok(meta), |message| Err(DecodeError::Value(message)))
 }
 
-/// `strict decoding error: unknown field "spec.foo", duplicate field "spec.x"`.
+/// Returns `strict decoding error: unknown field "spec.foo", duplicate field "spec.x"`.
 pub fn strict_message(errors: &[String]) -> String {
     format!("strict decoding error: {}", errors.join(", "))
 }
 
-/// Decodes a JSON body that has to hold an object of the kind `expected`; a body that does not name its kind or
-/// version is taken for one. The errors are those of the API server: 400 with its words.
+/// Decodes a JSON body that must contain an object of the kind `expected`; a body without a kind or version is
+/// assumed
+/// to be one. Errors are those of the API server: 400 with its message.
 ///
-/// In the value, `apiVersion` and `kind` are set. With `strict`, unknown and duplicate fields are an error as
-/// well; otherwise they are in [`Decoded::strict_errors`], each fit for a warning.
+/// Sets `apiVersion` and `kind` in the value. With `strict`, unknown and duplicate fields are an error, too;
+/// otherwise
+/// they are in [`Decoded::strict_errors`], each usable as a warning.
 pub fn decode_request(
     body: &[u8],
     expected: &GroupVersionKind,
@@ -102,7 +104,7 @@ pub fn decode_request(
     })
 }
 
-/// Decodes what says it is an `actual`, and checks that this is what is expected.
+/// Decodes a body of the kind `actual`, and checks that this is the expected kind.
 pub fn finish_request(
     actual: &GroupVersionKind,
     expected: &GroupVersionKind,
@@ -144,15 +146,15 @@ pub fn finish_request(
     Ok(decoded)
 }
 
-/// What the body says, completed by what is expected.
+/// Returns the body's kind and version; the expected ones replace missing parts.
 fn actual_kind(meta: &TypeMeta, expected: &GroupVersionKind) -> Result<GroupVersionKind, String> {
-    let said = meta.api_version.as_str();
-    if said.matches('/').count() > 1 {
-        return Err(format!("unexpected GroupVersion string: {said}"));
+    let version = meta.api_version.as_str();
+    if version.matches('/').count() > 1 {
+        return Err(format!("unexpected GroupVersion string: {version}"));
     }
-    // A lone slash counts as nothing said.
-    let said = if said == "/" { "" } else { said };
-    let mut actual = GroupVersionKind::from_api_version(said, &meta.kind);
+    // A lone slash counts as missing.
+    let version = if version == "/" { "" } else { version };
+    let mut actual = GroupVersionKind::from_api_version(version, &meta.kind);
     if actual.kind.is_empty() {
         actual.kind.clone_from(&expected.kind);
     }
@@ -163,7 +165,7 @@ fn actual_kind(meta: &TypeMeta, expected: &GroupVersionKind) -> Result<GroupVers
     Ok(actual)
 }
 
-/// The name of the Go package that holds a group's internal types.
+/// Returns the name of the Go package of a group's internal types.
 fn internal_package(group: &str) -> &str {
     match group.split('.').next().unwrap_or_default() {
         "" => "core",
@@ -176,7 +178,7 @@ fn cannot_be_handled(actual: &GroupVersionKind, expected: &GroupVersionKind, why
     StatusError::bad_request(format!("{kind} in version {version} cannot be handled as a {wanted}: {why}"))
 }
 
-/// The answer to a body whose kind could not even be read.
+/// Returns the error for a body whose kind cannot be read.
 pub fn unrecognized(expected_kind: &str, why: &str, body: &[u8]) -> StatusError {
     let summary = summarize(body);
     StatusError::bad_request(format!(
@@ -184,7 +186,7 @@ pub fn unrecognized(expected_kind: &str, why: &str, body: &[u8]) -> StatusError 
     ))
 }
 
-/// The beginning of a body: as text when it looks like a JSON object, in hexadecimal otherwise.
+/// Returns the beginning of a body: as text if it looks like a JSON object, otherwise in hexadecimal.
 fn summarize(body: &[u8]) -> String {
     let shown = &body[..body.len().min(SUMMARY_BYTES)];
     let mut text = match body.first() {

@@ -1,12 +1,12 @@
-//! Checks bytes against the JSON grammar (RFC 8259) and words what is wrong as Go's decoder does.
+//! Checks bytes against the JSON grammar (RFC 8259); errors are in the words of Go's decoder.
 
 use super::quote::quote_byte;
 
-/// Nested objects and arrays that are accepted. Deeper input is refused before anything recurses over it; the
-/// limit lies below that of serde_json (127), so that what was accepted once can be read back.
+/// The maximum nesting of objects and arrays. Deeper input is refused before any code recurses over it. The limit is
+/// below that of serde_json (127), so that accepted values can be read back.
 pub const MAX_DEPTH: usize = 120;
 
-/// What is wrong with the bytes, in Go's words.
+/// A syntax error, in Go's words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SyntaxError {
     #[error("unexpected end of JSON input")]
@@ -17,7 +17,7 @@ pub enum SyntaxError {
 
 type Result<T> = std::result::Result<T, SyntaxError>;
 
-/// Whether `data` is one JSON value, with nothing but white space around it.
+/// Checks that `data` is one JSON value, surrounded only by white space.
 pub fn check(data: &[u8]) -> Result<()> {
     Checker { data, pos: 0, open: Vec::new() }.run()
 }
@@ -70,7 +70,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The current byte; the end of input looks like a space to what cannot end there, as it does in Go.
+    /// Returns the current byte. As in Go, the end of input reads as a space for values that cannot end there.
     fn byte(&self) -> u8 {
         self.data.get(self.pos).copied().unwrap_or(b' ')
     }
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(got, want, "for {:?}", String::from_utf8_lossy(input));
     }
 
-    /// Messages that Go 1.26 gives for these bytes.
+    /// Compares with the messages of Go 1.26 for these bytes.
     #[test]
     fn words_are_those_of_go() {
         let cases: &[(&str, &str)] = &[

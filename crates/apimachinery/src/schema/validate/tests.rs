@@ -1,4 +1,4 @@
-//! The decoder against answers of upstream's typed decoder (`k8s.io/apimachinery` 0.37 over the client-go scheme).
+//! Compares the decoder with upstream's typed decoder (`k8s.io/apimachinery` 0.37 with the client-go scheme).
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::schema::{for_kind, kinds};
 /// Lines of `{"gvk": [group, version, kind], "in": body, "err"?: message, "out"?: object}`.
 const FACTS: &str = include_str!("testdata/decode.jsonl");
 
-/// The object with what Go writes although it is empty, and without nulls, which mean the same as nothing.
+/// Adds the empty values that Go writes, and removes nulls, which mean the same as a missing field.
 fn comparable(value: &Value, schema: &'static Struct) -> Value {
     fn without_nulls(value: &mut Value) {
         if let Value::Object(map) = value {
@@ -93,7 +93,7 @@ fn schemas_of_custom_resources_decode() {
     );
 }
 
-/// A decoded object decodes to itself: what is stored reads back the same.
+/// A decoded object decodes to itself, so that stored objects read back the same.
 #[test]
 fn decoding_is_idempotent() {
     for line in FACTS.lines() {
@@ -111,7 +111,7 @@ fn decoding_is_idempotent() {
     }
 }
 
-/// Mutated bodies give an answer, whatever it is, for every kind.
+/// Mutated bodies of every kind yield a value or an error.
 #[test]
 fn arbitrary_input_never_panics() {
     fastrand::seed(42);

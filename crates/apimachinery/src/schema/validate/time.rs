@@ -1,11 +1,12 @@
-//! Times as Go's `time.Parse` reads and words them: RFC 3339, and RFC 3339 with exactly six fraction digits.
+//! Times as Go's `time.Parse` parses them, with its messages: RFC 3339, and RFC 3339 with exactly six fraction
+//! digits.
 
 use super::quote::quote_time;
 
-/// The two layouts in use.
+/// The two supported layouts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
-    /// `Time`: whole seconds are kept.
+    /// `Time`: only whole seconds are kept.
     Seconds,
     /// `MicroTime`.
     Micros,
@@ -29,22 +30,22 @@ pub struct Moment {
     nanos: u32,
 }
 
-/// Reads a time; the error is Go's message.
+/// Parses a time; the error is Go's message.
 pub fn parse(text: &str, layout: Layout) -> Result<Moment, String> {
     Reader { text: text.as_bytes(), rest: text.as_bytes(), layout }.run()
 }
 
 impl Moment {
-    /// Go's zero time, which stands for an unset one.
+    /// Returns whether this is Go's zero time, which means unset.
     pub fn is_zero(&self) -> bool {
         self.days == days_from_civil(1, 1, 1) && self.second_of_day == 0 && self.nanos == 0
     }
 
-    /// Seconds since 1970 and the nanoseconds added to them; `None` beyond the years 0 to 9999.
+    /// Creates a moment from Unix seconds and additional nanoseconds; `None` outside of the years 0 to 9999.
     pub fn from_unix(seconds: i64, nanos: i64) -> Option<Self> {
         let seconds = seconds.checked_add(nanos.div_euclid(1_000_000_000))?;
         let days = seconds.div_euclid(86_400);
-        // Far outside, the calendar's arithmetic would overflow.
+        // Far outside, the calendar arithmetic would overflow.
         if !(-1_000_000..=4_000_000).contains(&days) || !(0..=9999).contains(&civil_from_days(days).0) {
             return None;
         }
@@ -52,12 +53,12 @@ impl Moment {
         Some(Self { days, second_of_day: seconds.rem_euclid(86_400), nanos })
     }
 
-    /// What [`Self::from_unix`] takes.
+    /// Returns Unix seconds and additional nanoseconds, as [`Self::from_unix`] accepts them.
     pub fn to_unix(self) -> (i64, i64) {
         (self.days * 86_400 + self.second_of_day, i64::from(self.nanos))
     }
 
-    /// `2006-01-02T15:04:05Z`, with six fraction digits for [`Layout::Micros`].
+    /// Returns `2006-01-02T15:04:05Z`, with six fraction digits for [`Layout::Micros`].
     pub fn format(&self, layout: Layout) -> String {
         let (year, month, day) = civil_from_days(self.days);
         let (h, m, s) = (self.second_of_day / 3600, self.second_of_day / 60 % 60, self.second_of_day % 60);
@@ -101,7 +102,8 @@ impl<'a> Reader<'a> {
         self.range("day", day >= 1 && day <= days_in_month(year, month))?;
         let seconds = hour * 3600 + minute * 60 + second - offset;
         let days = days_from_civil(year, month, day) + seconds.div_euclid(86_400);
-        // Upstream lets the offset carry a time out of the four-digit years, and cannot read back what it wrote.
+        // Upstream accepts times that the offset moves out of four-digit years, and cannot read back what it then
+        // writes.
         self.range("year", (0..=9999).contains(&civil_from_days(days).0))?;
         Ok(Moment { days, second_of_day: seconds.rem_euclid(86_400), nanos })
     }
@@ -140,7 +142,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Two digits, or only one where Go is lenient.
+    /// Parses two digits, or one where Go is lenient.
     fn two(&mut self, element: &str, fixed: bool) -> Result<i64, String> {
         let digits = self.rest.iter().take(2).take_while(|b| b.is_ascii_digit()).count();
         if digits == 0 || (digits == 1 && fixed) {
@@ -169,7 +171,7 @@ impl<'a> Reader<'a> {
         Ok(u32::try_from(nanos).unwrap_or(0))
     }
 
-    /// Seconds east of UTC.
+    /// Parses the zone: seconds east of UTC.
     fn zone(&mut self) -> Result<i64, String> {
         if let [b'Z', rest @ ..] = self.rest {
             self.rest = rest;
@@ -193,7 +195,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The value of at most nine digits.
+/// Returns the value of at most nine digits.
 fn number(digits: &[u8]) -> i64 {
     digits.iter().fold(0, |n, d| n * 10 + i64::from(d.wrapping_sub(b'0')))
 }
@@ -207,7 +209,7 @@ fn days_in_month(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Days from 1970-01-01 in the Gregorian calendar: years run from March, so that the leap day comes last.
+/// Returns the days since 1970-01-01 in the Gregorian calendar: years start in March, so that the leap day is last.
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);

@@ -1,4 +1,4 @@
-//! Operations that hand a connection on: exec, attach and portforward of pods, and the proxies.
+//! Operations that upgrade a connection: exec, attach and portforward of pods, and the proxies.
 //!
 //! Source: upstream's published `api/openapi-spec`, where each method has an operation with the action `connect`, no
 //! body, and a string as its answer.
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Scope, parameters};
 
-/// The HTTP method of a verb, and its name in operation ids.
+/// The API verbs, and the HTTP methods that operation ids contain.
 const METHODS: [(&str, &str); 7] = [
     ("delete", "delete"),
     ("get", "get"),
@@ -18,7 +18,7 @@ const METHODS: [(&str, &str); 7] = [
     ("update", "put"),
 ];
 
-/// The paths below an object, with their operations.
+/// Returns the paths below an object, with their operations.
 pub fn items(scope: &Scope<'_>, path: &str, name: &str, parent: &str) -> Vec<(String, Map<String, Value>)> {
     let mut items = vec![(path.to_owned(), item(scope, name, parent, false))];
     if name == "proxy" {
@@ -30,7 +30,7 @@ pub fn items(scope: &Scope<'_>, path: &str, name: &str, parent: &str) -> Vec<(St
 fn item(scope: &Scope<'_>, name: &str, parent: &str, with_path: bool) -> Map<String, Value> {
     let mut item = Map::new();
     for (verb, method) in METHODS {
-        // Streams are opened by GET and POST alone.
+        // Only GET and POST open streams.
         let proxied = name == "proxy" || !matches!(method, "head" | "options");
         if scope.has(verb) && proxied {
             item.insert(method.to_owned(), operation(scope, method, name, parent, with_path));

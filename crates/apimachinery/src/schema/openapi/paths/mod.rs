@@ -1,4 +1,4 @@
-//! `paths`: the operations of a group version's resources, with what clients look for in them.
+//! `paths`: the operations of a group version's resources, with the extensions that clients read.
 
 mod connect;
 mod parameters;
@@ -21,14 +21,14 @@ const PATCH_TYPES: [&str; 4] = [
     "application/strategic-merge-patch+json",
 ];
 
-/// What the operations of one resource or subresource share.
+/// What the operations of one resource or subresource have in common.
 struct Scope<'a> {
     gvk: GroupVersionKind,
     tag: String,
     /// `AppsV1`.
     group_version: String,
     namespaced: bool,
-    /// `DeploymentScale`: the end of operation ids.
+    /// The last part of operation ids: `DeploymentScale`.
     subject: String,
     verbs: &'a [&'a str],
 }
@@ -74,12 +74,12 @@ pub fn paths(group: &str, version: &str, resources: &[Resource<'_>]) -> Map<Stri
     paths
 }
 
-/// Whether a subresource hands a connection on: its kind is never a body.
+/// Returns whether a subresource upgrades the connection: its kind is never a body.
 pub fn is_connection(sub: &Subresource<'_>) -> bool {
     parameters::of_connection(sub.kind.2).is_some()
 }
 
-/// The paths below `/watch/` of these resources.
+/// Returns the paths below `/watch/` of these resources.
 pub fn watches(group: &str, version: &str, resources: &[Resource<'_>]) -> Map<String, Value> {
     let base = format!("/{}", group_version_path(group, version));
     let items = |resource: &Resource<'_>| {
@@ -88,11 +88,11 @@ pub fn watches(group: &str, version: &str, resources: &[Resource<'_>]) -> Map<St
     resources.iter().flat_map(items).map(|(path, item)| (path, Value::Object(item))).collect()
 }
 
-/// How a group version is called in operation ids and tags.
+/// The names of a group version in operation ids and tags.
 pub struct Words {
-    /// `FlowcontrolApiserverV1`.
+    /// In operation ids: `FlowcontrolApiserverV1`.
     pub id: String,
-    /// `flowcontrolApiserver_v1`.
+    /// In tags: `flowcontrolApiserver_v1`.
     pub tag: String,
 }
 
@@ -101,7 +101,7 @@ pub fn group_version_words(group: &str, version: &str) -> Words {
     Words { id: format!("{word}{}", capitalize(version)), tag: format!("{}_{version}", lower_first(&word)) }
 }
 
-/// `Core`, `Apps`, `RbacAuthorization`.
+/// Returns the name of a group in operation ids: `Core`, `Apps`, `RbacAuthorization`.
 pub fn group_word(group: &str) -> String {
     if group.is_empty() {
         return "Core".to_owned();
@@ -109,7 +109,7 @@ pub fn group_word(group: &str) -> String {
     group.strip_suffix(".k8s.io").unwrap_or(group).split('.').map(capitalize).collect()
 }
 
-/// `flowcontrolApiserver`, as tags have it.
+/// Lowers the first letter, as tags have it: `flowcontrolApiserver`.
 pub fn lower_first(word: &str) -> String {
     let mut chars = word.chars();
     chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
@@ -133,7 +133,7 @@ const OBJECTS: [&str; 3] = ["application/json", "application/yaml", "application
 const STREAMS: [&str; 2] =
     ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
 
-/// The answers of what may be a watch.
+/// Returns the responses of an operation that may be a watch.
 fn answers_or_watch(definition: &str) -> Value {
     let types: Vec<&str> = OBJECTS.into_iter().chain(STREAMS).collect();
     let mut responses = answers(definition, &["200"]);
@@ -169,7 +169,7 @@ impl Scope<'_> {
         self.verbs.contains(&verb)
     }
 
-    /// The definition of the objects; kinds without a schema, such as streams, have none.
+    /// Returns the definition name of the objects; that of `Status` for kinds without a schema, such as streams.
     fn definition(&self) -> &'static str {
         for_kind(&self.gvk).map_or(STATUS, |s| s.name)
     }
@@ -179,7 +179,7 @@ impl Scope<'_> {
         for_kind(&list).map_or(STATUS, |s| s.name)
     }
 
-    /// An operation; `verb` begins its id: `read`, `replace` and so on.
+    /// Returns an operation; its id begins with `verb`: `read`, `replace` and so on.
     fn operation(&self, verb: &str, action: &str, query: Vec<Value>, responses: Value) -> Value {
         let place = if self.namespaced { "Namespaced" } else { "" };
         let id = format!("{verb}{}{place}{}", self.group_version, self.subject);
@@ -207,13 +207,13 @@ impl Scope<'_> {
         body
     }
 
-    /// What of the path says which object.
+    /// Returns the path parameters that identify an object.
     fn object_parameters(&self) -> Vec<Value> {
         let name = parameters::in_path("name", &format!("name of the {}", self.gvk.kind));
         std::iter::once(name).chain(self.place_parameters()).collect()
     }
 
-    /// What of the path says where.
+    /// Returns the path parameters that identify a collection.
     fn place_parameters(&self) -> Vec<Value> {
         let namespace = || parameters::in_path("namespace", "namespace of the objects");
         self.namespaced.then(namespace).into_iter().collect()
@@ -309,7 +309,7 @@ impl Scope<'_> {
         item
     }
 
-    /// The paths of a subresource.
+    /// Returns the paths of a subresource.
     fn subresource(&self, sub: &Subresource<'_>, path: &str) -> Vec<(String, Map<String, Value>)> {
         let (group, version, kind) = sub.kind;
         let scope = Scope {
@@ -341,7 +341,7 @@ impl Scope<'_> {
         vec![(path.to_owned(), item)]
     }
 
-    /// A log is text.
+    /// Adds the answer of a log, which is text.
     fn log(&self, item: &mut Map<String, Value>) {
         let Some(operation) = item.get_mut("get") else { return };
         let text = json!({"schema": {"type": "string"}});

@@ -1,8 +1,8 @@
-//! The parameters of operations: names and types as upstream has them, with what they mean.
+//! The parameters of operations: upstream's names and types, with descriptions.
 
 use serde_json::{Value, json};
 
-/// A parameter of a query.
+/// A query parameter.
 pub struct Parameter {
     pub name: &'static str,
     ty: &'static str,
@@ -83,7 +83,7 @@ pub const DELETE: &[Parameter] = &[
     p("propagationPolicy", "string", "What becomes of dependents: Orphan, Background or Foreground."),
 ];
 
-/// Of `/log` of pods.
+/// The query parameters of `/log` of pods.
 pub const LOG: &[Parameter] = &[
     p("container", "string", "The container; needed where the pod has several."),
     p("follow", "boolean", "Whether the answer goes on with what the container writes."),
@@ -118,7 +118,7 @@ const EXEC: &[Parameter] = &[
 ];
 const PORT_FORWARD: &[Parameter] = &[p("ports", "integer", "The ports, for WebSockets.")];
 
-/// Of connections, by the kind of their options; `None` for kinds that are no such options.
+/// Returns the query parameters of connections by the kind of their options; `None` for other kinds.
 pub fn of_connection(kind: &str) -> Option<&'static [Parameter]> {
     Some(match kind {
         "PodAttachOptions" => ATTACH,
@@ -138,7 +138,7 @@ pub fn query<'a>(list: impl IntoIterator<Item = &'a Parameter>) -> Vec<Value> {
         .collect()
 }
 
-/// A parameter that is a part of the path.
+/// Returns a path parameter.
 pub fn in_path(name: &str, description: &str) -> Value {
     json!({"name": name, "in": "path", "description": description, "required": true,
            "schema": {"type": "string", "uniqueItems": true}})

@@ -1,10 +1,10 @@
-//! The old paths below `/watch/`, deprecated in favour of the query parameter `watch`.
+//! The paths below `/watch/`, which are deprecated in favour of the query parameter `watch`.
 
 use serde_json::{Map, Value};
 
 use super::{Scope, answers_watch, parameters};
 
-/// The paths of a resource that can be watched, given the base of its group version and its plural.
+/// Returns the watch paths of a resource, from the base path of its group version and its plural.
 pub fn items(scope: &Scope<'_>, base: &str, plural: &str) -> Vec<(String, Map<String, Value>)> {
     if !scope.has("watch") {
         return Vec::new();
