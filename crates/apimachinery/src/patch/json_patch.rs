@@ -1,29 +1,30 @@
-//! JSON patch (RFC 6902), with the liberties of the library that upstream uses.
+//! JSON patch (RFC 6902), with the extensions of the library that upstream uses.
 //!
-//! Those are: negative list indices count from the end, `replace` of an absent object key adds it, `test` of an absent
-//! key against null holds, a path need not start with `/`. Errors are worded as `gopkg.in/evanphx/json-patch.v4`
-//! words them; the API server shows clients a fixed sentence instead.
+//! Negative list indices count from the end, `replace` of a missing object key adds it, `test` of a missing key
+//! against
+//! null succeeds, and a path need not start with `/`. Errors are those of `gopkg.in/evanphx/json-patch.v4`; the API
+//! server shows clients a fixed sentence instead.
 
 use serde_json::Value;
 
 use crate::status::StatusError;
 
-/// Operations in one patch.
+/// The maximum number of operations in one patch.
 pub const MAX_OPERATIONS: usize = 10_000;
-/// Bytes that all `copy` operations of one patch may add.
+/// The maximum number of bytes that all `copy` operations of one patch may add.
 pub const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
-/// Nesting of the patched document: what a JSON parser still reads.
+/// The maximum nesting of the patched document, so that a JSON parser can still read it.
 const MAX_DEPTH: usize = 127;
 
 /// Why a JSON patch is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JsonPatchError {
-    /// Not a list of operations.
+    /// The patch is not a list of operations.
     #[error("error decoding patch: json: cannot unmarshal {found} into Go value of type {wanted}")]
     Decode { found: &'static str, wanted: &'static str },
     #[error("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {0}")]
     TooManyOperations(usize),
-    /// An operation does not apply; nothing was changed.
+    /// An operation failed; the document is unchanged.
     #[error("{0}")]
     Apply(String),
 }
@@ -40,7 +41,7 @@ impl From<JsonPatchError> for StatusError {
     }
 }
 
-/// The document with the patch applied; the original stays as it is.
+/// Returns the patched document; the original is not changed.
 pub fn apply(document: &Value, patch: &Value) -> Result<Value, JsonPatchError> {
     let operations = match patch {
         Value::Array(operations) => operations.as_slice(),
@@ -65,7 +66,7 @@ pub fn apply(document: &Value, patch: &Value) -> Result<Value, JsonPatchError> {
     Ok(patched)
 }
 
-/// The kind of a JSON value as Go's decoder names it.
+/// Returns the kind of a JSON value as Go's decoder names it.
 pub(super) fn json_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -92,7 +93,8 @@ fn apply_one(document: &mut Value, operation: &Value, copied: &mut usize) -> Res
     }
 }
 
-/// The container that a pointer leads into, and the last, unescaped segment; `None` when there is no such container.
+/// Returns the container that a pointer leads to, and the last segment, unescaped; `None` if the container does not
+/// exist.
 fn locate<'a>(document: &'a mut Value, pointer: &str) -> Option<(&'a mut Value, String)> {
     let mut segments = pointer.split('/').skip(1).map(unescape);
     let mut key = segments.next()?;
@@ -112,7 +114,7 @@ fn locate<'a>(document: &'a mut Value, pointer: &str) -> Option<(&'a mut Value, 
 }
 
 fn unescape(segment: &str) -> String {
-    // `~01` is `~1`, so that `~1` must be replaced first.
+    // `~01` means `~1`, so that `~1` must be replaced first.
     segment.replace("~1", "/").replace("~0", "~")
 }
 
@@ -120,7 +122,7 @@ fn segments(pointer: &str) -> usize {
     pointer.split('/').count()
 }
 
-/// A position below `length`, negative ones counted from the end.
+/// Parses a list index below `length`; negative ones count from the end.
 fn index(key: &str, length: usize) -> Result<usize, String> {
     let Ok(number) = key.parse::<i64>() else {
         return Err(format!("strconv.Atoi: parsing {}: invalid syntax", Value::from(key)));
@@ -132,7 +134,7 @@ fn index(key: &str, length: usize) -> Result<usize, String> {
     }
 }
 
-/// The value at a key, `None` for an absent key of an object.
+/// Returns the value at a key; `None` for a missing key of an object.
 fn get<'a>(container: &'a Value, key: &str) -> Result<Option<&'a Value>, String> {
     match container {
         Value::Object(map) => Ok(map.get(key)),

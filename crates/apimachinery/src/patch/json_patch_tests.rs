@@ -1,4 +1,4 @@
-//! JSON patch against what upstream's library answers, and its laws.
+//! Compares JSON patch with upstream's library, and checks its laws.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::*;
 
 const DOCUMENT: &str = r#"{"a":{"b":1,"c/d":[1,2,3],"~":null},"l":[{"x":1},{"y":2}],"s":"t"}"#;
 
-/// One operation on `DOCUMENT` and the answer; `Ok("")` for an unchanged document.
+/// One operation on `DOCUMENT` and the result; `Ok("")` for an unchanged document.
 const FACTS: &[(&str, Result<&str, &str>)] = &[
     (
         r#"[{"op":"add","path":"/a/n","value":5}]"#,
@@ -217,8 +217,8 @@ fn refused_as_a_whole() {
     let many: Vec<Value> = (0..10_001).map(|_| json!({"op": "test", "path": "/a"})).collect();
     assert_eq!(code(Value::from(many)), 413);
     let error = apply(&json!({}), &json!({})).unwrap_err().to_string();
-    let words = "json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp";
-    assert_eq!(error, format!("error decoding patch: {words}"));
+    let message = "json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp";
+    assert_eq!(error, format!("error decoding patch: {message}"));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::status::StatusError;
 
-/// A merge patch that is no object.
+/// The merge patch is not an object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("error decoding patch: json: cannot unmarshal {0} into Go value of type map[string]interface {{}}")]
 pub struct MergePatchError(&'static str);
@@ -45,7 +45,7 @@ pub fn merge_object(current: &mut Map<String, Value>, patch: Map<String, Value>)
     }
 }
 
-/// Removes null members at every depth, as a patch of something absent means nothing by them.
+/// Removes null members at every depth: in a patch of a missing object they have no effect.
 pub(super) fn prune_nulls(value: &mut Value) {
     match value {
         Value::Object(map) => {

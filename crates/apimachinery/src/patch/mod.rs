@@ -7,7 +7,8 @@ pub mod strategic;
 
 use crate::status::StatusError;
 
-/// What the API server answers where a well-formed patch does not fit the object: it keeps the reason to itself.
+/// Returns the API server's answer to a well-formed patch that does not fit the object; it does not reveal the
+/// reason.
 fn rejected() -> StatusError {
     let mut error =
         StatusError::new(422, "Invalid", "the server rejected our request due to an error in our request");

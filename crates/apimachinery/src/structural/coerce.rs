@@ -1,4 +1,5 @@
-//! What upstream does to every custom resource that it reads: metadata brought into its form, unknown fields pruned.
+//! Coercion of custom resources, which upstream does on every read: metadata in canonical form, unknown fields
+//! pruned.
 
 use serde_json::Value;
 
@@ -8,16 +9,16 @@ use crate::schema::{self, validate::decode};
 
 const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
-/// How an object is read.
+/// How an object is coerced.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Coerced {
-    /// Metadata of a wrong type is dropped rather than refused: of objects that are stored.
+    /// Drops metadata of a wrong type instead of refusing it: for stored objects.
     pub drop_invalid_metadata: bool,
-    /// `spec.preserveUnknownFields` of old definitions.
+    /// The value of `spec.preserveUnknownFields` in old definitions.
     pub preserve_unknown_fields: bool,
 }
 
-/// Brings an object into the form of its schema; gives the paths of unknown fields, which are gone.
+/// Coerces an object to its schema; returns the paths of the unknown fields, which are removed.
 pub fn coerce(object: &mut Value, schema: &Schema, how: Coerced) -> Result<Vec<String>, String> {
     let own = meta_fields(object)?;
     let mut unknown = Vec::new();
@@ -44,7 +45,7 @@ pub fn coerce(object: &mut Value, schema: &Schema, how: Coerced) -> Result<Vec<S
     Ok(unknown)
 }
 
-/// `kind` and `apiVersion`, which have to be strings.
+/// Returns `kind` and `apiVersion`, which have to be strings.
 fn meta_fields(object: &Value) -> Result<Vec<(&'static str, Value)>, String> {
     let mut found = Vec::new();
     for name in ["kind", "apiVersion"] {
@@ -72,7 +73,7 @@ fn go_type(value: &Value) -> &'static str {
     }
 }
 
-/// Metadata as its type has it, with unknown fields noted.
+/// Coerces metadata to its type, and records unknown fields.
 fn object_meta(
     metadata: &Value,
     path: &str,
@@ -108,7 +109,7 @@ fn object_meta(
     }
 }
 
-/// Brings the metadata of embedded resources into form.
+/// Coerces the metadata of embedded resources.
 fn walk(
     value: &mut Value,
     schema: &Schema,

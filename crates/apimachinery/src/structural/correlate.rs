@@ -1,4 +1,4 @@
-//! Which part of an old object a part of the new one was, so that errors in what stays as it is can be passed over.
+//! Correlates parts of a new object with those of the old one, so that errors in unchanged parts can be tolerated.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::Schema;
 
-/// A value, what it was before, and their schema.
+/// A value, its old value, and their schema.
 #[derive(Clone, Copy)]
 pub struct Correlation<'a> {
     new: &'a Value,
@@ -23,7 +23,7 @@ impl<'a> Correlation<'a> {
         self.old
     }
 
-    /// The member of this name, if it was there before and its map is not replaced as a whole.
+    /// Returns the member of this name, if it has an old value and its map is not atomic.
     pub fn key(&self, name: &str) -> Option<Self> {
         if self.schema.map_type.as_deref() == Some("atomic") {
             return None;
@@ -32,7 +32,7 @@ impl<'a> Correlation<'a> {
         Some(Self { new, old, schema: self.schema.member(name)? })
     }
 
-    /// The elements of a list, as far as they have keys.
+    /// Returns the elements of a list; only elements with keys can be correlated.
     pub fn items(&self) -> Items<'a> {
         let schema = self.schema.items.as_deref().filter(|_| self.schema.list_type.as_deref() == Some("map"));
         let (new, old) = (self.new.as_array(), self.old.as_array());
@@ -43,7 +43,7 @@ impl<'a> Correlation<'a> {
         }
     }
 
-    /// Whether nothing changed; elements with keys may have changed places.
+    /// Returns whether nothing changed; elements with keys may have been reordered.
     pub fn is_unchanged(&self) -> bool {
         if self.new == self.old {
             return true;
@@ -57,7 +57,7 @@ impl<'a> Correlation<'a> {
     }
 }
 
-/// The elements of a list with what they were before.
+/// The elements of a list with their old values.
 pub struct Items<'a> {
     new: &'a [Value],
     old: Keyed<'a>,
@@ -65,21 +65,21 @@ pub struct Items<'a> {
 }
 
 impl<'a> Items<'a> {
-    /// The element at this place, if there was one of its keys before.
+    /// Returns the element at this index, if the old list has one with its keys.
     pub fn get(&self, index: usize) -> Option<Correlation<'a>> {
         let (schema, new) = (self.schema?, self.new.get(index)?);
         Some(Correlation { new, old: self.old.find(new)?, schema })
     }
 }
 
-/// The elements of a list by their keys: there may be very many of them, and all are looked up.
+/// An index of a list's elements by their keys: lists may be long, and every element is looked up.
 pub struct Keyed<'a> {
     keys: &'a [String],
     by_keys: HashMap<Vec<Option<&'a Value>>, &'a Value>,
 }
 
 impl<'a> Keyed<'a> {
-    /// Without keys nothing is found. Of elements with the same keys it is the first one.
+    /// Creates the index. Without keys it is empty. Of several elements with the same keys, it has the first.
     pub fn new(items: &'a [Value], keys: &'a [String]) -> Self {
         let mut by_keys = HashMap::with_capacity(if keys.is_empty() { 0 } else { items.len() });
         for item in items.iter().filter(|_| !keys.is_empty()) {
@@ -92,9 +92,9 @@ impl<'a> Keyed<'a> {
         keys.iter().map(|key| item.get(key)).collect()
     }
 
-    /// The element with the same keys as this one.
+    /// Returns the element with the same keys as `item`.
     pub fn find(&self, item: &Value) -> Option<&'a Value> {
-        // Keys of a shorter life than those that are kept.
+        // Shortens the lifetime of the index's keys to that of `item`.
         let by_keys: &HashMap<Vec<Option<&Value>>, &'a Value> = &self.by_keys;
         by_keys.get(&Self::of(item, self.keys)).copied()
     }

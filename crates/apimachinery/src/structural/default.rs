@@ -1,10 +1,10 @@
-//! Defaults: what a schema says an absent field is, and what becomes of nulls where none may be.
+//! Defaults of a schema for missing fields, and removal of nulls where they are not permitted.
 
 use serde_json::Value;
 
 use super::Schema;
 
-/// Sets absent fields, and nulls that may not be, to the defaults of the schema.
+/// Sets missing fields, and nulls that are not permitted, to the defaults of the schema.
 pub fn apply_defaults(value: &mut Value, schema: &Schema) {
     match value {
         Value::Object(map) => {
@@ -41,7 +41,7 @@ fn default_element(value: &mut Value, schema: &Schema) {
     apply_defaults(value, schema);
 }
 
-/// Takes out nulls that may not be and that no default will replace.
+/// Removes nulls that are not permitted and that no default replaces.
 pub fn prune_nulls(value: &mut Value, schema: Option<&Schema>) {
     match value {
         Value::Object(map) => map.retain(|name, child| {

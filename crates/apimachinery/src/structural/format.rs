@@ -1,4 +1,4 @@
-//! String formats that a schema may name.
+//! String formats of a schema.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
@@ -9,7 +9,7 @@ use regex::Regex;
 
 use super::Schema;
 
-/// The formats that are checked, without dashes; others say nothing.
+/// The formats that are checked, without dashes; all others are ignored.
 const KNOWN: [&str; 27] = [
     "bsonobjectid",
     "byte",
@@ -44,12 +44,12 @@ fn normalized(format: &str) -> String {
     format.replace('-', "")
 }
 
-/// Whether strings are checked against this format.
+/// Returns whether strings are checked against this format.
 pub fn is_known(format: &str) -> bool {
     !format.is_empty() && KNOWN.contains(&normalized(format).as_str())
 }
 
-/// The format of a schema as far as it means something for its type.
+/// Returns the format of a schema; empty if it has no meaning for its type.
 pub(super) fn effective(schema: &Schema) -> &str {
     let format = schema.format.as_str();
     let ty = if schema.int_or_string { "" } else { schema.ty.as_str() };
@@ -92,7 +92,7 @@ fn fits(pattern: &LazyLock<Option<Regex>>, text: &str) -> bool {
     pattern.as_ref().is_some_and(|p| p.is_match(text))
 }
 
-/// Whether the text has this format; formats that are not known fit everything.
+/// Returns whether the text has this format; every text matches an unknown format.
 pub(super) fn matches(format: &str, text: &str) -> bool {
     match normalized(format).as_str() {
         "bsonobjectid" => fits(&BSON, text),
@@ -124,10 +124,10 @@ pub(super) fn matches(format: &str, text: &str) -> bool {
     }
 }
 
-/// Leading zeros are read as decimal, as upstream's older parser does.
+/// Accepts leading zeros as decimal, as upstream's older parser does.
 fn is_ipv4(text: &str) -> bool {
     if text.contains(':') {
-        // An IPv6 address that ends in an IPv4 one.
+        // Accepts an IPv6 address that ends in an IPv4 one.
         return text.contains('.') && text.parse::<Ipv6Addr>().is_ok();
     }
     let parts: Vec<&str> = text.split('.').collect();
@@ -190,7 +190,7 @@ fn is_isbn13(text: &str) -> bool {
     })
 }
 
-/// An absolute URI or an absolute path.
+/// Returns whether this is an absolute URI or an absolute path.
 fn is_request_uri(text: &str) -> bool {
     let plain = !text.is_empty() && !text.bytes().any(|b| b.is_ascii_control() || b == b' ');
     let escapes_fit = text

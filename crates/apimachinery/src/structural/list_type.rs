@@ -1,4 +1,4 @@
-//! Lists that are sets or maps (`x-kubernetes-list-type`): no element, and no key, may come twice.
+//! Lists that are sets or maps (`x-kubernetes-list-type`): elements, or their keys, have to be unique.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::Schema;
 use crate::field::{Error, ErrorList, Path};
 
-/// The elements that come twice, below the root's own members.
+/// Returns errors for duplicate elements in the members of the root.
 pub fn validate(object: &Value, schema: &Schema, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     members(object, schema, path, &mut errors);
@@ -58,7 +58,7 @@ fn check_keys(items: &[Value], schema: &Schema, path: &Path, errors: &mut ErrorL
     }
 }
 
-/// Where values that were there already come for the second time.
+/// Returns the index of the second occurrence of each repeated value.
 fn repeated(items: &[Value]) -> Vec<usize> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let mut again = Vec::new();

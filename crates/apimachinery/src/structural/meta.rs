@@ -1,4 +1,4 @@
-//! Validation of resources inside resources (`x-kubernetes-embedded-resource`): their kind, version and metadata.
+//! Validation of embedded resources (`x-kubernetes-embedded-resource`): their kind, version and metadata.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::Schema;
 use crate::field::{Error, ErrorList, Path};
 use crate::names;
 
-/// What is wrong with the resources embedded in a value.
+/// Validates the resources that are embedded in a value.
 pub fn validate_embedded(value: &Value, schema: &Schema, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     walk(value, schema, path, &mut errors);

@@ -1,7 +1,8 @@
-//! Schemas of custom resources: an OpenAPI v3 schema as a CustomResourceDefinition carries it, read for use.
+//! Schemas of custom resources: the OpenAPI v3 schema of a CustomResourceDefinition, parsed for use.
 //!
-//! Built-in types have a static table ([`crate::schema`]); these come at run time. What is done by them is what
-//! upstream does by its structural schemas: prune, default, coerce metadata, validate, tell lists apart.
+//! Built-in types have a static table ([`crate::schema`]); these schemas arrive at run time. They are used as
+//! upstream
+//! uses its structural schemas: to prune, default, coerce metadata, validate, and identify list elements.
 
 mod coerce;
 mod correlate;
@@ -29,7 +30,7 @@ use std::sync::OnceLock;
 use regex::Regex;
 use serde_json::Value;
 
-/// How deep a schema may nest: deeper than any JSON body that is accepted can carry it.
+/// The maximum nesting of a schema: deeper than any accepted JSON body can be.
 const MAX_DEPTH: usize = 512;
 
 /// One node of a schema (`JSONSchemaProps`).
@@ -59,13 +60,13 @@ pub struct Schema {
     pub any_of: Vec<Schema>,
     pub one_of: Vec<Schema>,
     pub not: Option<Box<Schema>>,
-    /// Of `title`, `description`, `externalDocs`, `example`: which are set.
+    /// Which of `title`, `description`, `externalDocs` and `example` are set.
     pub prose: Vec<&'static str>,
-    /// Fields that no custom resource may use, such as `$ref`, as far as they are set.
+    /// The fields that are set although no custom resource may use them, such as `$ref`.
     pub unsupported: Vec<&'static str>,
-    /// `items` is a list of schemas.
+    /// Whether `items` is a list of schemas.
     pub items_is_list: bool,
-    /// `x-kubernetes-preserve-unknown-fields: false`, which may not be said.
+    /// Whether `x-kubernetes-preserve-unknown-fields` is `false`, which is not permitted.
     pub preserve_is_false: bool,
 }
 
@@ -76,7 +77,7 @@ pub enum Additional {
     Schema(Box<Schema>),
 }
 
-/// Bounds of numbers, lengths and counts.
+/// Limits of numbers, lengths and counts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Limits {
     pub maximum: Option<f64>,
@@ -93,7 +94,7 @@ pub struct Limits {
     pub unique_items: bool,
 }
 
-/// A regular expression, compiled when it is first asked for.
+/// A regular expression, compiled on first use.
 #[derive(Debug, Clone)]
 pub struct Pattern {
     pub text: String,
@@ -105,14 +106,14 @@ impl Pattern {
         Self { text: text.to_owned(), compiled: OnceLock::new() }
     }
 
-    /// The expression, or what is wrong with it.
+    /// Returns the compiled expression, or the error.
     pub fn regex(&self) -> Result<&Regex, &str> {
         self.compiled.get_or_init(|| compile(&self.text)).as_ref().map_err(String::as_str)
     }
 }
 
 fn compile(text: &str) -> Result<Regex, String> {
-    // The bound keeps a pattern of repetitions of repetitions from taking all memory.
+    // The limit keeps nested repetitions from using all memory.
     regex::RegexBuilder::new(text).size_limit(4 * 1024 * 1024).build().map_err(|e| {
         let text = e.to_string();
         text.lines().last().unwrap_or("").trim_start_matches("error: ").to_owned()
@@ -131,7 +132,7 @@ pub struct Rule {
 }
 
 impl Schema {
-    /// Reads a `JSONSchemaProps` that was decoded as such: every field is of its type.
+    /// Parses a decoded `JSONSchemaProps`, in which every field has its type.
     pub fn parse(props: &Value) -> Self {
         Self::parse_at(props, 0)
     }
@@ -187,7 +188,7 @@ impl Schema {
         }
     }
 
-    /// The schema of a property or of any other member.
+    /// Returns the schema of a property or of any other member.
     pub fn member(&self, name: &str) -> Option<&Schema> {
         match (self.properties.get(name), &self.additional) {
             (Some(property), _) => Some(property),
@@ -196,7 +197,7 @@ impl Schema {
         }
     }
 
-    /// The schema of members that are no properties.
+    /// Returns the schema of members that are not properties.
     pub fn additional_schema(&self) -> Option<&Schema> {
         match &self.additional {
             Some(Additional::Schema(schema)) => Some(schema),
@@ -204,12 +205,12 @@ impl Schema {
         }
     }
 
-    /// Whether this node, or any below it, is so.
+    /// Returns whether the predicate holds for this node or for any below it.
     pub fn any(&self, is_so: &dyn Fn(&Schema) -> bool) -> bool {
         is_so(self) || self.children().any(|child| child.any(is_so))
     }
 
-    /// All schemas directly below.
+    /// Returns all schemas directly below.
     pub fn children(&self) -> impl Iterator<Item = &Schema> {
         self.properties
             .values()

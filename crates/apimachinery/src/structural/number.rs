@@ -1,11 +1,11 @@
-//! Bounds of numbers, with Go's ways of comparing and printing them.
+//! Limits of numbers, compared and formatted as in Go.
 
 use serde_json::Value;
 
 use super::outcome::{Failure, Outcome};
 use super::{Limits, Schema};
 
-/// A number as Go's `%v` prints a float.
+/// Formats a float as Go's `%v` does.
 pub(super) fn go_float(number: f64) -> String {
     let size = number.abs();
     if size != 0.0 && !(1e-4..1e21).contains(&size) {
@@ -20,13 +20,13 @@ pub(super) fn go_float(number: f64) -> String {
     number.to_string()
 }
 
-/// Whether a float is a whole number that JSON can carry.
+/// Returns whether a float is a whole number that JSON can represent.
 pub(super) fn is_whole(number: f64) -> bool {
     number.is_finite() && number.fract() == 0.0 && number.abs() < 9_007_199_254_740_992.0
 }
 
 fn bound(value: &Value, bound: f64) -> (f64, String) {
-    // Integers are compared with the bound cut to an integer.
+    // An integer is compared with the limit truncated to an integer.
     if value.is_i64() { (bound.trunc(), (bound as i64).to_string()) } else { (bound, go_float(bound)) }
 }
 
@@ -73,7 +73,7 @@ fn multiple_of(value: &Value, number: f64, factor: f64, path: &str, found: &mut 
     }
 }
 
-/// Whether the number fits the type and format that the schema names.
+/// Checks that the number fits the type and format of the schema.
 fn range(value: &Value, schema: &Schema, path: &str, found: &mut Outcome) {
     if schema.int_or_string || schema.ty != "integer" {
         return;

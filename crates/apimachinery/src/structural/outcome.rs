@@ -1,10 +1,10 @@
-//! What a validation against a schema found, in the words of the OpenAPI validation that upstream uses.
+//! The results of a validation against a schema, in the words of the OpenAPI validation that upstream uses.
 
 use serde_json::Value;
 
 use crate::field::{Error, ErrorList, Path};
 
-/// One violation; `path` is dotted and relative to where the validation began.
+/// One violation; `path` is dotted and relative to the root of the validation.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Failure {
     path: String,
@@ -14,13 +14,13 @@ pub(super) struct Failure {
 #[derive(Debug, Clone, PartialEq)]
 enum Kind {
     Required,
-    /// With the permitted values as they are shown.
+    /// The value, and the permitted values as messages show them.
     Enum(Value, Vec<String>),
     TooLong(i64),
     TooMany(usize, i64),
     Type(Value, String),
     Invalid(Value, String),
-    /// About a combination of schemas; shown without a path of its own.
+    /// A violation of a combination of schemas; its message shows no path.
     Combination(String),
 }
 
@@ -43,13 +43,13 @@ impl Failure {
         Self { path: path.to_owned(), kind: Kind::TooMany(actual, max) }
     }
 
-    /// `found` is the name of the type that the value has, or the value that does not fit a format.
+    /// `found` is the name of the value's type, or the value if it does not match a format.
     pub fn wrong_type(path: &str, wanted: &str, found: &str) -> Self {
         let message = format!("{path} in body must be of type {wanted}: {}", quoted(found));
         Self { path: path.to_owned(), kind: Kind::Type(found.into(), message) }
     }
 
-    /// `rest` follows `PATH in body `.
+    /// `rest` follows `PATH in body ` in the message.
     pub fn invalid(path: &str, value: Value, rest: &str) -> Self {
         let message = format!("{path} in body {rest}");
         Self { path: path.to_owned(), kind: Kind::Invalid(value, message) }
@@ -86,7 +86,7 @@ fn quoted(text: &str) -> String {
     crate::schema::validate::quote(text)
 }
 
-/// All violations of a value, and how many checks were made, by which the best of several alternatives is told.
+/// All violations of a value, and the number of checks, by which the best match among alternatives is chosen.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub failures: Vec<Failure>,

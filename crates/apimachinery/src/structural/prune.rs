@@ -1,10 +1,10 @@
-//! Pruning: what a schema does not specify is taken out.
+//! Pruning: removes fields that a schema does not specify.
 
 use serde_json::Value;
 
 use super::{Additional, Schema};
 
-/// The members that every resource has without its schema saying so.
+/// The members that every resource has without specifying them in its schema.
 pub(super) const META_FIELDS: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 struct Pruner {
@@ -12,8 +12,9 @@ struct Pruner {
     unknown: Vec<String>,
 }
 
-/// Takes out what the schema does not specify, below the root's `apiVersion`, `kind` and `metadata`; gives the paths of
-/// what was taken out, sorted: `spec.foo`, `spec.list[0].bar`.
+/// Removes fields that the schema does not specify, except for the root's `apiVersion`, `kind` and `metadata`.
+/// Returns
+/// their paths, sorted: `spec.foo`, `spec.list[0].bar`.
 pub fn prune(object: &mut Value, schema: &Schema) -> Vec<String> {
     let mut pruner = Pruner { path: String::new(), unknown: Vec::new() };
     pruner.object_or_list(object, Some(schema), true);
@@ -21,7 +22,7 @@ pub fn prune(object: &mut Value, schema: &Schema) -> Vec<String> {
     pruner.unknown
 }
 
-/// As [`prune`], of a value somewhere below the root, such as a default.
+/// Does the same as [`prune`], for a value below the root, such as a default.
 pub fn prune_value(value: &mut Value, schema: &Schema) {
     Pruner { path: String::new(), unknown: Vec::new() }.object_or_list(value, Some(schema), false);
 }
@@ -97,7 +98,7 @@ impl Pruner {
         }
     }
 
-    /// Where unknown fields are kept, what is below known ones is pruned all the same.
+    /// Prunes below the known fields of an object whose unknown fields are preserved.
     fn known_parts(&mut self, value: &mut Value, schema: &Schema, embedded: bool) {
         match value {
             Value::Object(map) => {

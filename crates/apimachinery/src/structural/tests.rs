@@ -1,4 +1,4 @@
-//! Schemas against values: what is pruned, defaulted, refused, and in which words.
+//! Tests of schemas: pruning, defaults, validation and its messages.
 
 use serde_json::{Value, json};
 

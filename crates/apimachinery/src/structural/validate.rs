@@ -1,4 +1,4 @@
-//! Validation of values against a schema, with the results and words of upstream's OpenAPI validation.
+//! Validation of values against a schema, with the results and messages of upstream's OpenAPI validation.
 
 use serde_json::{Map, Value};
 
@@ -6,12 +6,12 @@ use super::outcome::{Failure, Outcome};
 use super::{Additional, Correlation, Schema, format, number};
 use crate::field::{ErrorList, Path};
 
-/// What is wrong with a value. `base` is where it stands; the schema's paths begin anew there.
+/// Validates a value. `base` is its path; paths within the schema are relative to it.
 pub fn validate(value: &Value, schema: &Schema, base: &Path) -> ErrorList {
     node(value, schema, "", None).into_errors(base)
 }
 
-/// As [`validate`], passing over what was as wrong before: errors below values that an update leaves alone.
+/// Does the same as [`validate`], but ignores errors in values that an update leaves unchanged (ratcheting).
 pub fn validate_update(value: &Value, old: Option<&Value>, schema: &Schema, base: &Path) -> ErrorList {
     let Some(old) = old else { return validate(value, schema, base) };
     let correlation = Correlation::new(value, old, schema);
@@ -26,7 +26,7 @@ fn ratcheted(value: &Value, schema: &Schema, path: &str, correlation: &Correlati
     found
 }
 
-/// A member or element, with what it was before where that can be told.
+/// Validates a member or element, with its old value if it can be correlated.
 fn below(value: &Value, schema: &Schema, path: &str, before: Option<Correlation<'_>>) -> Outcome {
     match before {
         Some(correlation) => ratcheted(value, schema, path, &correlation),
@@ -88,7 +88,7 @@ fn node(value: &Value, schema: &Schema, path: &str, before: Option<&Correlation<
     found
 }
 
-/// The permitted types.
+/// Returns the permitted types.
 fn types(schema: &Schema) -> &[&str] {
     if schema.int_or_string {
         return &["integer", "string"];
@@ -145,7 +145,7 @@ fn check_enum(value: &Value, schema: &Schema, path: &str, found: &mut Outcome) {
     }
 }
 
-/// Equal where 1 and 1.0 are.
+/// Compares values; 1 and 1.0 are equal.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(x), Value::Number(y)) => x == y || x.as_f64() == y.as_f64(),
@@ -249,7 +249,7 @@ fn check_object(
     }
 }
 
-/// `anyOf`, `oneOf`, `allOf` and `not`.
+/// Validates `anyOf`, `oneOf`, `allOf` and `not`.
 fn combinations(value: &Value, schema: &Schema, path: &str, before: Option<&Correlation<'_>>) -> Outcome {
     let mut found = Outcome::default();
     let shown = crate::schema::validate::quote(path);
@@ -295,7 +295,7 @@ fn combinations(value: &Value, schema: &Schema, path: &str, before: Option<&Corr
     found
 }
 
-/// How many alternatives fit, and the result of the first that does, or else of the one that came closest.
+/// Returns the number of alternatives that match, and the result of the first match or else of the closest one.
 fn try_all(
     alternatives: &[Schema],
     value: &Value,

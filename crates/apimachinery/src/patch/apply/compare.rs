@@ -1,4 +1,4 @@
-//! What changed between two versions of an object, as sets of field paths.
+//! Calculates the difference of two versions of an object, as sets of field paths.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::fields::{Tree, attach, field_element, node as set_node};
 use super::node::{ListKind, Node, Shape, elements, members};
 
-/// Members of metadata that nobody owns: the server sets them.
+/// Members of metadata that are not recorded in managedFields: the server sets them.
 pub(super) const UNOWNED_METADATA: &[&str] = &[
     "name",
     "namespace",
@@ -20,13 +20,13 @@ pub(super) const UNOWNED_METADATA: &[&str] = &[
     "resourceVersion",
 ];
 const UNOWNED_ROOT: &[&str] = &["apiVersion", "kind"];
-/// Up to this length, looking for repeated keys pairwise is cheaper than an index.
+/// Up to this length, comparing keys pairwise is cheaper than building an index.
 const SHORT_LIST: usize = 16;
 
-/// Paths that differ.
+/// The paths that differ.
 #[derive(Debug, Default)]
 pub(super) struct Difference {
-    /// Added, or of another value.
+    /// Paths that are new or have another value.
     pub(super) changed: Tree,
     pub(super) removed: Tree,
 }
@@ -37,7 +37,7 @@ impl Difference {
     }
 }
 
-/// The difference at one place: of the place itself and below it.
+/// The difference at one path: of the path itself, and below it.
 #[derive(Default)]
 struct Level {
     below: Difference,
@@ -45,7 +45,7 @@ struct Level {
     removed: bool,
 }
 
-/// Compares two objects, leaving out what nobody owns.
+/// Compares two objects; ignores the fields that are not recorded in managedFields.
 pub(super) fn compare_objects(root: Node<'_>, old: &Value, new: &Value) -> Difference {
     let mut top = Difference::default();
     zip_members(members(Some(old)), members(Some(new)), |name, old, new| {
@@ -83,7 +83,7 @@ fn compare(node: Node<'_>, old: Option<&Value>, new: Option<&Value>) -> Level {
     let new_shape = node.shape(new.or(old));
     let old_shape = node.shape(old.or(new));
     if old_shape != new_shape {
-        // Only without a schema: a map became a scalar or list, or the other way round.
+        // Happens only without a schema: a map became a scalar or list, or vice versa.
         compare_members(node, members(old), members(new), &mut level.below);
         level.changed = true;
         return level;
@@ -108,7 +108,7 @@ fn compare(node: Node<'_>, old: Option<&Value>, new: Option<&Value>) -> Level {
     level
 }
 
-/// Every path below a value that was not there before.
+/// Returns every path below a value that did not exist before.
 fn all_below(node: Node<'_>, value: &Value) -> Tree {
     let mut all = Tree::new();
     match node.shape(Some(value)) {
@@ -145,7 +145,7 @@ fn compare_members(
     });
 }
 
-/// Calls back for each name in either map, in order.
+/// Calls `each` for every name in either map, in order.
 fn zip_members<'a>(
     old: Option<&'a Map<String, Value>>,
     new: Option<&'a Map<String, Value>>,
@@ -216,7 +216,9 @@ fn compare_lists(node: Node<'_>, kind: ListKind<'_>, old: &[Value], new: &[Value
     }
 }
 
-/// Whether both lists have the same elements in the same order, none repeated: the common case, seen without an index.
+/// Returns whether both lists have the same elements in the same order without repetition: the common case, which
+/// needs
+/// no index.
 fn same_items(kind: ListKind<'_>, old: &[Value], new: &[Value]) -> bool {
     let ListKind::Map(keys) = kind else { return false };
     let same = |a: &Value, b: &Value| keys.sorted().iter().all(|k| a.get(k) == b.get(k));

@@ -1,4 +1,4 @@
-//! Conflicts: fields that an apply would change and another manager owns.
+//! Conflicts: fields that an apply would change although another manager owns them.
 
 use serde_json::Value;
 
@@ -10,13 +10,13 @@ use super::{LAST_APPLIED, Manager, merge};
 /// One field that another manager owns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
-    /// As messages name the manager: `"kubectl" using apps/v1`.
+    /// The manager as messages show it: `"kubectl" using apps/v1`.
     pub manager: String,
     /// `.spec.replicas`
     pub path: String,
 }
 
-/// What the other managers own of the changed fields, by manager and path.
+/// Returns the changed fields that other managers own, by manager and path.
 pub(super) fn find(entries: &[Entry], own: Identity<'_>, changed: &Tree) -> Vec<Conflict> {
     if changed.is_empty() {
         return Vec::new();
@@ -33,7 +33,7 @@ pub(super) fn find(entries: &[Entry], own: Identity<'_>, changed: &Tree) -> Vec<
     conflicts
 }
 
-/// The message of the 409, as upstream words it.
+/// Returns the message of the 409, as upstream formats it.
 pub(super) fn message(conflicts: &[Conflict]) -> String {
     if let [one] = conflicts {
         return format!("Apply failed with 1 conflict: conflict with {}: {}", one.manager, one.path);
@@ -50,7 +50,7 @@ pub(super) fn message(conflicts: &[Conflict]) -> String {
     format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
 }
 
-/// The conflicts about fields that kubectl's client-side apply did not set to what they still are.
+/// Removes the conflicts about fields that still have the value that kubectl's client-side apply has set.
 pub(super) fn beyond_last_applied(live: &Value, conflicts: Vec<Conflict>, by: &Manager<'_>) -> Vec<Conflict> {
     let annotation = live["metadata"]["annotations"][LAST_APPLIED].as_str().unwrap_or("");
     let Ok(applied) = serde_json::from_str::<Value>(annotation) else { return conflicts };

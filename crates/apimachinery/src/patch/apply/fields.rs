@@ -1,32 +1,34 @@
 //! Sets of field paths in the form of FieldsV1: `{"f:spec": {"f:containers": {"k:{\"name\":\"a\"}": {".": {}}}}}`.
 //!
-//! A set is kept as the JSON it is stored as, so that reading and writing it costs nothing and an operation with a
-//! small set touches only the paths of that set. A node is a member of the set when it is empty or holds `.`; nodes
-//! that are not members exist only above members.
+//! A set is kept as the JSON that is stored, so that no conversion is needed and an operation with a small set
+//! touches
+//! only the paths of that set. A node is a member of the set if it is empty or contains `.`; a node that is not a
+//! member
+//! exists only as the parent of members.
 
 use std::cmp::Ordering;
 
 use serde_json::{Map, Value};
 
-/// The children of a node, under their path elements: `f:NAME`, `k:{KEYS}`, `v:VALUE`, `i:INDEX`.
+/// The children of a node by path element: `f:NAME`, `k:{KEYS}`, `v:VALUE`, `i:INDEX`.
 pub(super) type Tree = Map<String, Value>;
 
 const SELF: &str = ".";
-/// Nesting of a set: no deeper than documents can be.
+/// The maximum nesting of a set: that of documents.
 const MAX_DEPTH: usize = 127;
 
 /// A set of paths to fields.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FieldSet(pub(super) Tree);
 
-/// Managed fields that cannot be read.
+/// The managed fields are malformed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid managed fields: {0}")]
 pub struct FieldSetError(String);
 
 impl FieldSetError {
-    pub(super) fn new(words: &str) -> Self {
-        Self(words.to_owned())
+    pub(super) fn new(message: &str) -> Self {
+        Self(message.to_owned())
     }
 }
 
@@ -35,7 +37,7 @@ impl FieldSet {
         Self::default()
     }
 
-    /// The set with these paths of plain field names, each with all below it as far as filters are concerned.
+    /// Creates a set of paths of field names. As a filter, a path includes everything below it.
     pub fn of_names(paths: &[&[&str]]) -> Self {
         let mut set = Self::new();
         for path in paths {
@@ -45,7 +47,7 @@ impl FieldSet {
         set
     }
 
-    /// Adds the path of these path elements.
+    /// Adds the path with these elements.
     pub fn insert(&mut self, path: &[String]) {
         let mut single = None;
         for (i, element) in path.iter().enumerate().rev() {
@@ -58,7 +60,7 @@ impl FieldSet {
         }
     }
 
-    /// Reads FieldsV1. Path elements are brought into their canonical form; kinds of elements not known are left out.
+    /// Parses FieldsV1. Path elements are converted to their canonical form; unknown kinds of elements are omitted.
     pub fn from_value(value: &Value) -> Result<Self, FieldSetError> {
         match value {
             Value::Object(map) => Ok(Self(normalize(map, 0)?)),
@@ -66,7 +68,7 @@ impl FieldSet {
         }
     }
 
-    /// FieldsV1.
+    /// Returns the set as FieldsV1.
     pub fn to_value(&self) -> Value {
         Value::Object(self.0.clone())
     }
@@ -75,7 +77,7 @@ impl FieldSet {
         self.0.is_empty()
     }
 
-    /// Whether the path of these path elements is in the set.
+    /// Returns whether the set has the path with these elements.
     pub fn contains(&self, path: &[String]) -> bool {
         let mut tree = &self.0;
         for element in path {
@@ -87,7 +89,7 @@ impl FieldSet {
         !path.is_empty() && is_member(tree)
     }
 
-    /// The paths as error messages show them, `.spec.containers[name="a"].image`, in order.
+    /// Returns the paths as error messages show them, `.spec.containers[name="a"].image`, in order.
     pub fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         collect_paths(&self.0, "", &mut paths);
@@ -108,7 +110,7 @@ fn normalize(map: &Tree, depth: usize) -> Result<Tree, FieldSetError> {
             tree.insert(element, Value::Object(normalize(below, depth + 1)?));
         }
     }
-    // `.` alone and nothing are the same.
+    // A single `.` means the same as an empty node.
     if tree.len() == 1 && tree.contains_key(SELF) {
         tree.clear();
     }
@@ -132,7 +134,7 @@ fn canonical_element(key: &str) -> Result<Option<String>, FieldSetError> {
     })
 }
 
-/// The path element of a named field.
+/// Returns the path element of a named field.
 pub(super) fn field_element(name: &str) -> String {
     ["f:", name].concat()
 }
@@ -141,17 +143,17 @@ pub(super) fn is_member(node: &Tree) -> bool {
     node.is_empty() || node.contains_key(SELF)
 }
 
-/// The node of a path element.
+/// Returns the node of a path element.
 pub(super) fn child<'a>(tree: &'a Tree, element: &str) -> Option<&'a Tree> {
     tree.get(element).and_then(Value::as_object)
 }
 
-/// The children of a node, without its own membership.
+/// Returns the children of a node, without its own membership.
 pub(super) fn children(tree: &Tree) -> impl Iterator<Item = (&String, &Tree)> {
     tree.iter().filter(|(k, _)| *k != SELF).filter_map(|(k, v)| Some((k, v.as_object()?)))
 }
 
-/// A node; one that is no member must have children.
+/// Creates a node; one that is not a member must have children.
 pub(super) fn node(member: bool, mut below: Tree) -> Value {
     if member && !below.is_empty() {
         below.insert(SELF.to_owned(), Value::Object(Tree::new()));
@@ -159,14 +161,14 @@ pub(super) fn node(member: bool, mut below: Tree) -> Value {
     Value::Object(below)
 }
 
-/// Puts a node under `element`, if it says anything.
+/// Adds a node under `element`, unless it is empty.
 pub(super) fn attach(parent: &mut Tree, element: impl FnOnce() -> String, member: bool, below: Tree) {
     if member || !below.is_empty() {
         parent.insert(element(), node(member, below));
     }
 }
 
-/// Adds all of `b` to `a`.
+/// Adds all paths of `b` to `a`.
 pub(super) fn union(a: &mut Tree, b: Tree) {
     for (element, node_b) in b {
         let Value::Object(mut below_b) = node_b else { continue };
@@ -187,14 +189,14 @@ pub(super) fn union(a: &mut Tree, b: Tree) {
     }
 }
 
-/// Whether membership in `b` takes only the path itself from `a`, or all below it too.
+/// Whether a member of `b` removes only its own path from `a`, or everything below it, too.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reach {
     Path,
     Below,
 }
 
-/// Takes `b` out of `a`.
+/// Removes the paths of `b` from `a`.
 pub(super) fn subtract(a: &mut Tree, b: &Tree, reach: Reach) {
     for (element, below_b) in children(b) {
         let Some(Value::Object(below_a)) = a.get_mut(element) else { continue };
@@ -216,7 +218,7 @@ pub(super) fn subtract(a: &mut Tree, b: &Tree, reach: Reach) {
     }
 }
 
-/// What is in both.
+/// Returns the paths that are in both sets.
 pub(super) fn intersection(a: &Tree, b: &Tree) -> Tree {
     let mut common = Tree::new();
     for (element, below_b) in children(b) {
@@ -242,12 +244,12 @@ fn collect_paths(tree: &Tree, prefix: &str, paths: &mut Vec<String>) {
     }
 }
 
-/// A path element as error messages show it: `.image`, `[name="a"]`, `[="x"]`.
+/// Formats a path element for error messages: `.image`, `[name="a"]`, `[="x"]`.
 pub(super) fn element_text(element: &str) -> String {
     Element::parse(element).text()
 }
 
-/// A path element, read.
+/// A parsed path element.
 enum Element<'a> {
     Field(&'a str),
     Key(Tree),
@@ -306,7 +308,7 @@ impl<'a> Element<'a> {
     }
 }
 
-/// Numbers before texts before truth values, each in its own order.
+/// Orders numbers before strings before booleans, each by value.
 fn compare_values(a: &Value, b: &Value) -> Ordering {
     match (a, b) {
         (Value::Number(x), Value::Number(y)) => match (x.as_i64(), y.as_i64()) {
@@ -334,7 +336,7 @@ fn value_rank(value: &Value) -> u8 {
 mod tests {
     use super::*;
 
-    /// A random set of paths over few names, so that sets overlap.
+    /// Returns a random set of paths with few names, so that sets overlap.
     fn random(rng: &mut fastrand::Rng) -> FieldSet {
         let names = ["f:a", "f:b", "k:{\"name\":\"x\"}", "v:1"];
         let mut set = FieldSet::new();

@@ -5,21 +5,21 @@ use serde_json::{Map, Value};
 
 use super::fields::{FieldSet, FieldSetError, Tree, union};
 
-/// Entries for updates that are kept apart; the oldest beyond them share one.
+/// The maximum number of separate entries for updates; the oldest beyond it are merged into one.
 const MAX_UPDATE_MANAGERS: usize = 10;
 const OLD_UPDATES_MANAGER: &str = "ancient-changes";
 
-/// Who manages: one name may update and apply, in several versions and subresources.
+/// The identity of a manager: one name may update and apply, in several versions and subresources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity<'a> {
     pub(super) manager: &'a str,
     pub(super) applied: bool,
-    /// Of no account for applied entries: the manager keeps its fields across versions.
+    /// Ignored for applied entries: the manager keeps its fields across versions.
     pub(super) api_version: &'a str,
     pub(super) subresource: &'a str,
 }
 
-/// One entry, in its JSON form.
+/// One entry of managedFields, as JSON.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entry(Map<String, Value>);
 
@@ -94,7 +94,7 @@ impl Entry {
         self.text("time").parse::<Timestamp>().map_or(0, Timestamp::as_second)
     }
 
-    /// The same entry but for its time.
+    /// Returns whether the entries are equal except for their times.
     fn same_but_time(&self, other: &Entry) -> bool {
         let without_time = |e: &Entry| {
             let mut map = e.0.clone();
@@ -104,7 +104,7 @@ impl Entry {
         without_time(self) == without_time(other)
     }
 
-    /// As conflicts name it.
+    /// Returns the manager as conflict messages show it.
     pub(super) fn shown(&self) -> String {
         let identity = self.identity();
         let mut text = Value::from(identity.manager).to_string();
@@ -118,17 +118,17 @@ impl Entry {
     }
 }
 
-/// The raw list in an object's metadata.
+/// Returns the list in an object's metadata.
 pub(super) fn raw(object: &Value) -> Option<&Value> {
     object.get("metadata")?.get("managedFields")
 }
 
-/// Takes the list out of an object's metadata.
+/// Removes the list from an object's metadata and returns it.
 pub(super) fn take(object: &mut Value) -> Option<Value> {
     object.get_mut("metadata")?.as_object_mut()?.remove("managedFields")
 }
 
-/// Puts the entries, sorted, into an object's metadata; none leave no list.
+/// Sorts the entries and writes them into an object's metadata; removes the list if there are none.
 pub(super) fn put(object: &mut Value, mut entries: Vec<Entry>) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     if entries.is_empty() {
@@ -146,7 +146,7 @@ pub(super) fn put(object: &mut Value, mut entries: Vec<Entry>) {
     metadata.insert("managedFields".to_owned(), Value::Array(list));
 }
 
-/// Reads a list that a client sent. An error means that the whole list is to be ignored.
+/// Decodes a list that a client sent. On an error, the caller ignores the whole list.
 pub(super) fn decode(list: &Value) -> Result<Vec<Entry>, FieldSetError> {
     let mut entries: Vec<Entry> = Vec::new();
     for item in list.as_array().into_iter().flatten() {
@@ -185,7 +185,7 @@ pub(super) fn decode(list: &Value) -> Result<Vec<Entry>, FieldSetError> {
     Ok(entries)
 }
 
-/// Reads a list that this module wrote before.
+/// Reads a list that this module has written.
 pub(super) fn trusted(list: Value) -> Vec<Entry> {
     let Value::Array(list) = list else { return Vec::new() };
     list.into_iter()
@@ -196,7 +196,7 @@ pub(super) fn trusted(list: Value) -> Vec<Entry> {
         .collect()
 }
 
-/// Joins the oldest entries for updates, one per version, so that at most ten are left where versions permit it.
+/// Merges the oldest entries for updates, per version, so that at most ten remain if the versions permit it.
 pub(super) fn cap(entries: &mut Vec<Entry>) {
     let mut updaters: Vec<usize> = (0..entries.len()).filter(|i| !entries[*i].identity().applied).collect();
     let mut excess = updaters.len().saturating_sub(MAX_UPDATE_MANAGERS);
@@ -237,7 +237,7 @@ pub(super) fn cap(entries: &mut Vec<Entry>) {
     });
 }
 
-/// The entry that takes in old updates of a version: the one there, or the oldest, renamed.
+/// Returns the entry that collects old updates of a version: the existing one, or the oldest entry, renamed.
 fn bucket_for(entries: &mut [Entry], first: usize, version: &str, gone: &[usize]) -> usize {
     let identity =
         Identity { manager: OLD_UPDATES_MANAGER, applied: false, api_version: version, subresource: "" };
@@ -250,7 +250,7 @@ fn bucket_for(entries: &mut [Entry], first: usize, version: &str, gone: &[usize]
     first
 }
 
-/// The text upstream sorts managers by: the entry as JSON, without version where that is of no account.
+/// Returns the text by which upstream sorts managers: the entry as JSON, without the version if it is ignored.
 pub(super) fn identifier(entry: &Entry) -> String {
     let identity = entry.identity();
     let operation = if identity.applied { "Apply" } else { "Update" };
@@ -265,7 +265,7 @@ pub(super) fn identifier(entry: &Entry) -> String {
     text
 }
 
-/// Gives entries that say the same as before their old times back, where nothing else of the object changed.
+/// Restores the old times of entries that did not change, if the rest of the object did not change, either.
 pub(super) fn keep_times(old: &Value, new: &mut Value) {
     let (Some(Value::Array(before)), Some(Value::Array(after))) = (raw(old), raw(new)) else { return };
     let entry = |v: &Value| v.as_object().cloned().map(Entry);
@@ -282,7 +282,7 @@ pub(super) fn keep_times(old: &Value, new: &mut Value) {
     }
 }
 
-/// Whether two objects are the same apart from `metadata.managedFields`.
+/// Returns whether two objects are equal except for `metadata.managedFields`.
 pub(super) fn equal_but_managed_fields(a: &Value, b: &Value) -> bool {
     let (Value::Object(a), Value::Object(b)) = (a, b) else { return a == b };
     let same_metadata = |a: &Value, b: &Value| match (a, b) {

@@ -1,4 +1,4 @@
-//! Typed merging: what an applied configuration makes of the live object, and taking fields out again.
+//! Typed merging: merges an applied configuration into the live object, and removes fields from it.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::fields::{Tree, attach, child, children, field_element, is_member, node as set_node};
 use super::node::{ListKind, Node, Shape, elements, members};
 
-/// The live value with the applied value merged over it.
+/// Returns the live value with the applied value merged into it.
 pub(super) fn merge(node: Node<'_>, live: &Value, applied: &Value) -> Value {
     let shape = node.shape(Some(applied));
     if shape != node.shape(Some(live)) {
@@ -41,10 +41,10 @@ pub(super) fn merge(node: Node<'_>, live: &Value, applied: &Value) -> Value {
     }
 }
 
-/// A list with its elements' identities; those that cannot be identified are left out.
+/// A list with the identities of its elements; elements without identity are omitted.
 struct Indexed<'a> {
     items: Vec<(String, &'a Value)>,
-    /// Where each is; `None` for those there several times.
+    /// The index of each element; `None` if it is repeated.
     places: HashMap<String, Option<usize>>,
 }
 
@@ -64,14 +64,14 @@ impl<'a> Indexed<'a> {
     }
 }
 
-/// Elements of both lists keep the applied order among themselves; the others of the live list stay beside their
-/// neighbours.
+/// Merges two lists. Elements of both keep the applied order; the other live elements keep their position relative to
+/// their neighbours.
 fn merge_lists(node: Node<'_>, kind: ListKind<'_>, live: &[Value], applied: &[Value]) -> Vec<Value> {
     let live = Indexed::new(node, kind, live);
     let applied = Indexed::new(node, kind, applied);
     let merged_item = |(element, value): &(String, &Value)| match live.places.get(element) {
         Some(Some(i)) => merge(node.element(), live.items[*i].1, value),
-        // What is there several times has no one value to merge into.
+        // A repeated element has no single value to merge into.
         _ => (*value).clone(),
     };
     let mut shared = applied.items.iter().map(|(e, _)| e).filter(|e| live.has(e));
@@ -90,7 +90,7 @@ fn merge_lists(node: Node<'_>, kind: ListKind<'_>, live: &[Value], applied: &[Va
                 continue;
             }
             if applied.has(left) && next_shared.is_some_and(|next| next != left) {
-                // Its turn comes where the applied list has it.
+                // The applied list adds it at its own position.
                 l += 1;
                 continue;
             }
@@ -117,12 +117,12 @@ fn merge_lists(node: Node<'_>, kind: ListKind<'_>, live: &[Value], applied: &[Va
     result
 }
 
-/// All fields that a value sets.
+/// Returns all fields that a value sets.
 pub(super) fn field_set(node: Node<'_>, value: &Value) -> Tree {
     set_below(node, value).1
 }
 
-/// Whether the place itself is set as a whole, and what is set below it.
+/// Returns whether the path itself is set as a whole, and the fields that are set below it.
 fn set_below(node: Node<'_>, value: &Value) -> (bool, Tree) {
     let mut below = Tree::new();
     match node.shape(Some(value)) {
@@ -149,7 +149,7 @@ fn set_below(node: Node<'_>, value: &Value) -> (bool, Tree) {
     (false, below)
 }
 
-/// The value without the fields of the set. A map or list left with nothing becomes null.
+/// Returns the value without the fields of the set. A map or list that becomes empty is replaced by null.
 pub(super) fn remove_fields(node: Node<'_>, value: &Value, set: &Tree) -> Value {
     match node.shape(Some(value)) {
         Shape::Leaf => match value {
@@ -186,7 +186,7 @@ pub(super) fn remove_fields(node: Node<'_>, value: &Value, set: &Tree) -> Value 
     }
 }
 
-/// The set with every named field above a member made a member too.
+/// Returns the set with every field of the schema above a member as a member, too.
 pub(super) fn with_named_fields(node: Node<'_>, set: &Tree) -> Tree {
     let mut all = Tree::new();
     for (element, below) in children(set) {

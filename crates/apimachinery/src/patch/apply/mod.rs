@@ -1,10 +1,12 @@
-//! Server-side apply and the bookkeeping of who owns which field (`metadata.managedFields`).
+//! Server-side apply and the tracking of field ownership (`metadata.managedFields`).
 //!
-//! Sources: `sigs.k8s.io/structured-merge-diff`, `k8s.io/apimachinery/pkg/util/managedfields`, KEP-555. Pure functions
-//! over JSON objects: [`update`] for every write that is no apply, [`apply`] for applies.
+//! Sources: `sigs.k8s.io/structured-merge-diff`, `k8s.io/apimachinery/pkg/util/managedfields`, KEP-555. Pure
+//! functions
+//! on JSON objects: [`update`] for every write that is not an apply, [`apply`] for applies.
 //!
-//! Entries of other API versions are compared in the version of the request: the groups served here keep their field
-//! paths across versions.
+//! Entries of other API versions are compared in the version of the request: in the groups served here, field paths
+//! are
+//! the same in all versions.
 
 mod compare;
 mod conflict;
@@ -34,14 +36,14 @@ pub use mutation::mutate;
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Who writes, and what.
+/// The manager of a write, and the kind that it writes.
 #[derive(Debug, Clone, Copy)]
 pub struct Manager<'a> {
-    /// `fieldManager`, or the first part of the user agent.
+    /// The `fieldManager` of the request, or the first part of the user agent.
     pub name: &'a str,
     /// `status`, `scale` and so on; empty for the object itself.
     pub subresource: &'a str,
-    /// What is written.
+    /// The kind of the written object.
     pub kind: &'a GroupVersionKind,
     /// The schema of the kind; `None` for a custom resource.
     pub schema: Option<&'static Struct>,
@@ -76,10 +78,11 @@ impl<'a> Manager<'a> {
     }
 }
 
-/// Records in `new` who owns what after a create, update or non-apply patch by this manager.
+/// Records the field ownership in `new` after a create, update or non-apply patch by this manager.
 ///
-/// `live` is the stored object, `None` on create. The entries a client sent along are honoured as upstream honours
-/// them: on the object itself an empty list resets all, unreadable entries are ignored.
+/// `live` is the stored object, `None` on create. Entries that a client sent are treated as upstream does: on the
+/// object
+/// itself, an empty list resets all entries, and malformed entries are ignored.
 pub fn update(live: Option<&Value>, new: &mut Value, by: &Manager<'_>) {
     if !new.get("metadata").is_some_and(Value::is_object) {
         return;
@@ -92,7 +95,7 @@ pub fn update(live: Option<&Value>, new: &mut Value, by: &Manager<'_>) {
     };
     drop_unknown_versions(&mut entries, by);
     if entries.is_empty() && live.is_some() {
-        // Objects that do not track owners start only with an apply.
+        // Objects without managedFields start to track ownership only with an apply.
         return;
     }
     let empty;
@@ -123,7 +126,7 @@ fn current_entries(sent: Option<Value>, stored: Option<&Value>, subresource: &st
     managers::decode(&list).unwrap_or_else(|_| from_stored())
 }
 
-/// Forgets managers of versions that the kind does not have: their paths mean nothing any more.
+/// Removes managers of versions that the kind does not have: their paths have no meaning any more.
 fn drop_unknown_versions(entries: &mut Vec<Entry>, by: &Manager<'_>) {
     if by.schema.is_none() {
         return;
@@ -135,7 +138,7 @@ fn drop_unknown_versions(entries: &mut Vec<Entry>, by: &Manager<'_>) {
     entries.retain(|e| known(e.identity().api_version));
 }
 
-/// Gives the fields that differ to the named manager, taking them from all others.
+/// Makes the named manager the owner of the fields that differ, and removes them from all others.
 fn record_update(entries: &mut Vec<Entry>, old: &Value, new: &Value, by: &Manager<'_>, name: &str) {
     let difference = by.compare(old, new);
     if difference.is_empty() {
@@ -165,11 +168,13 @@ fn own_entry<'e>(entries: &'e mut Vec<Entry>, identity: Identity<'_>) -> &'e mut
     &mut entries[place]
 }
 
-/// The object after an apply by this manager.
+/// Returns the object after an apply by this manager.
 ///
-/// `live` is the stored object, `None` where the apply creates it: then only what was applied is in the result, for
-/// defaulting and the server's own metadata to follow. Fails with the conflict (409) unless `force`, with 400 for a
-/// patch of another kind or with managedFields, and as upstream does (500) for one that does not fit the schema.
+/// `live` is the stored object, `None` if the apply creates it: the result then has only the applied fields; the
+/// caller
+/// adds defaults and the server's metadata. Fails with the conflict (409) unless `force`, with 400 for a patch of
+/// another
+/// kind or with managedFields, and, as upstream does, with 500 for a patch that does not fit the schema.
 pub fn apply(
     live: Option<&Value>,
     patch: &Value,
@@ -186,7 +191,7 @@ pub fn apply(
     };
     let attempt = match try_apply(live, patch, by, force) {
         Err(ApplyError::Conflicts(conflicts)) if by.name == "kubectl" => {
-            // A client-side apply owned what its annotation says and the object still has.
+            // A client-side apply owns the fields of its annotation that the object still has.
             match conflict::beyond_last_applied(live, conflicts, by) {
                 conflicts if conflicts.is_empty() => try_apply(live, patch, by, true),
                 conflicts => Err(ApplyError::Conflicts(conflicts)),
@@ -235,7 +240,7 @@ fn new_object(by: &Manager<'_>) -> Value {
     object
 }
 
-/// A kind as Go prints it: `/v1, Kind=Pod`, `apps/v1, Kind=Deployment`.
+/// Formats a kind as Go prints it: `/v1, Kind=Pod`, `apps/v1, Kind=Deployment`.
 fn go_kind(kind: &GroupVersionKind) -> String {
     format!("{}/{}, Kind={}", kind.group, kind.version, kind.kind)
 }
@@ -303,7 +308,7 @@ fn try_apply(live: &Value, patch: &Value, by: &Manager<'_>, force: bool) -> Resu
     Ok(object)
 }
 
-/// Takes out what the server sets and nobody owns.
+/// Removes the fields that are not recorded in managedFields, because the server sets them.
 fn strip_unowned(set: &mut Tree) {
     let mut unowned = FieldSet::of_names(&[&["apiVersion"], &["kind"], &["metadata"]]);
     for name in UNOWNED_METADATA {
@@ -312,8 +317,9 @@ fn strip_unowned(set: &mut Tree) {
     subtract(set, &unowned.0, Reach::Path);
 }
 
-/// Removes what this manager applied last time, and neither it nor anyone else owns now. Where it applies all of last
-/// time again there is nothing to remove: a set that comes from an object holds all that is above its members.
+/// Removes the fields that this manager applied last time and that now no manager owns. If it applies all of them
+/// again,
+/// there is nothing to remove: a set of an object's fields includes all parents of its members.
 fn prune(root: Node<'_>, merged: Value, entries: &[Entry], last: &Tree) -> Value {
     let named = |set: &Tree| merge::with_named_fields(root, set);
     let last = named(last);
@@ -323,18 +329,18 @@ fn prune(root: Node<'_>, merged: Value, entries: &[Entry], last: &Tree) -> Value
     for entry in entries {
         union(&mut owned, entry.fields().cloned().unwrap_or_default());
     }
-    // First back in: what somebody owns.
+    // First restores the fields that a manager owns.
     let mut unowned = in_merged.clone();
     subtract(&mut unowned, &named(&merge::field_set(root, &without_last)), Reach::Path);
     subtract(&mut unowned, &named(&owned), Reach::Path);
     let with_owned = merge::remove_fields(root, &merged, &unowned);
-    // Then what went only because something above it did, and was never this manager's.
+    // Then restores the fields that were removed only with a parent and that this manager never owned.
     let mut gone = in_merged;
     subtract(&mut gone, &named(&merge::field_set(root, &with_owned)), Reach::Path);
     merge::remove_fields(root, &merged, &intersection(&gone, &last))
 }
 
-/// Keeps kubectl's annotation of a client-side apply in step, where the object has it.
+/// Updates kubectl's annotation of a client-side apply, if the object has it.
 fn update_last_applied(object: &mut Value, patch: &Value) {
     let annotation = object.get_mut("metadata").and_then(|m| m.get_mut("annotations"));
     let Some(annotation) = annotation.and_then(|a| a.get_mut(LAST_APPLIED)) else { return };
@@ -350,7 +356,7 @@ fn update_last_applied(object: &mut Value, patch: &Value) {
     *annotation = Value::from(format!("{applied}\n"));
 }
 
-/// Undoes changes of managedFields times where nothing else changed, so that such a write is none.
+/// Reverts changes of managedFields times if nothing else changed, so that the write changes nothing.
 pub fn keep_times(live: &Value, new: &mut Value) {
     managers::keep_times(live, new);
 }

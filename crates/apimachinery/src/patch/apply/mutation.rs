@@ -1,4 +1,4 @@
-//! Merging what a mutating policy applied into an object: without owners, and without a say over atomic values.
+//! Merges the apply configuration of a mutating policy into an object: without ownership, and without atomic values.
 
 use serde_json::Value;
 
@@ -8,10 +8,11 @@ use super::validate::validate;
 use crate::schema::Struct;
 use crate::structural::Schema;
 
-/// Values within values.
+/// The maximum nesting of values.
 const DEEPEST: usize = 200;
 
-/// The object with the configuration merged into it, or why that cannot be. The schemas are those of
+/// Returns the object with the configuration merged into it, or the error. The schemas are those of
+/// [`super::Manager`].
 /// [`super::Manager`].
 pub fn mutate(
     schema: Option<&'static Struct>,
@@ -33,8 +34,9 @@ pub fn mutate(
     Ok(merge(root, object, configuration))
 }
 
-/// The places at which the configuration has a list or map that can only be replaced as a whole. What is below a name
-/// that the schema does not give is nobody's business.
+/// Collects the paths of atomic lists and maps in the configuration. Ignores everything below names that the schema
+/// does
+/// not have.
 fn find_atomic(node: Node<'_>, value: &Value, path: &str, depth: usize, found: &mut Vec<String>) {
     let whole = node.shape(Some(value)) == Shape::Leaf;
     if depth > DEEPEST {

@@ -1,4 +1,4 @@
-//! A place in an object as the schema sees it: scalar, map or list, merged or atomic.
+//! The schema at a path of an object: scalar, map or list, granular or atomic.
 
 use std::borrow::Cow;
 
@@ -11,17 +11,17 @@ use crate::structural::{Additional, Schema};
 #[derive(Clone, Copy)]
 pub(super) enum Node<'a> {
     Typed(Type),
-    /// No schema: maps are merged, lists are atomic.
+    /// No schema: maps are granular, lists are atomic.
     Deduced,
-    /// An object of a kind without schema; its metadata has one.
+    /// An object of a kind without schema; only its metadata has one.
     CustomObject,
-    /// By the schema of a custom resource.
+    /// A value with the schema of a custom resource.
     Custom(&'a Schema),
-    /// A custom resource, or a resource embedded in one: its metadata goes without saying.
+    /// A custom resource or an embedded resource: its metadata has a schema of its own.
     CustomResource(&'a Schema),
 }
 
-/// How the elements of a list are told apart.
+/// How the elements of a list are identified.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ListKind<'a> {
     Atomic,
@@ -57,19 +57,19 @@ impl From<schema::ListKind> for ListKind<'_> {
     }
 }
 
-/// What a value is to a merge.
+/// How a value is merged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape<'a> {
     /// Owned as a whole: scalars, atomic maps and lists.
     Leaf,
-    /// Each member has owners of its own.
+    /// Each member is owned separately.
     Map,
     /// Elements are identified by their keys or their value.
     List(ListKind<'a>),
 }
 
 impl<'a> Node<'a> {
-    /// The schema of a whole object.
+    /// Returns the schema of a whole object.
     pub(super) fn root(schema: Option<&'static Struct>, custom: Option<&'a Schema>) -> Self {
         match (schema, custom) {
             (Some(schema), _) => Self::Typed(Type::Struct(schema)),
@@ -82,7 +82,7 @@ impl<'a> Node<'a> {
         if schema.embedded_resource { Self::CustomResource(schema) } else { Self::Custom(schema) }
     }
 
-    /// The shape; without a schema it follows from the value.
+    /// Returns the shape; without a schema it follows from the value.
     pub(super) fn shape(self, value: Option<&Value>) -> Shape<'a> {
         match self {
             Self::Typed(Type::Struct(s)) => {
@@ -117,7 +117,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The schema of a member.
+    /// Returns the schema of a member.
     pub(super) fn member(self, name: &str) -> Node<'a> {
         match self {
             Self::Typed(Type::Struct(s)) => s.field(name).map_or(Self::Deduced, |f| Self::Typed(f.ty)),
@@ -135,7 +135,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Whether the schema names this member, so that it exists by itself and not by being set.
+    /// Returns whether the schema specifies this member.
     pub(super) fn names(self, name: &str) -> bool {
         match self {
             Self::Typed(Type::Struct(s)) => s.field(name).is_some(),
@@ -148,7 +148,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Whether a member that the schema does not name may be there all the same.
+    /// Returns whether the member is permitted, even if the schema does not specify it.
     pub(super) fn takes(self, name: &str) -> bool {
         match self {
             Self::Typed(Type::Struct(_)) => self.names(name),
@@ -161,7 +161,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The schema of a list's elements.
+    /// Returns the schema of a list's elements.
     pub(super) fn element(self) -> Node<'a> {
         match self {
             Self::Typed(Type::List(list)) => Self::Typed(list.element),
@@ -170,7 +170,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The path element of a list's element, `k:{"name":"a"}` or `v:"x"`.
+    /// Returns the path element of a list's element, `k:{"name":"a"}` or `v:"x"`.
     pub(super) fn item(self, kind: ListKind<'_>, item: &Value) -> Result<String, String> {
         match kind {
             ListKind::Map(keys) => keyed_item(self.element(), keys, item),
@@ -232,7 +232,7 @@ fn keyed_item(element: Node<'_>, keys: Keys<'_>, item: &Value) -> Result<String,
     Ok(text)
 }
 
-/// Maps are merged, everything else is owned as a whole.
+/// Treats maps as granular and everything else as owned as a whole.
 fn deduced<'a>(value: Option<&Value>) -> Shape<'a> {
     match value {
         Some(Value::Object(_) | Value::Null) | None => Shape::Map,
@@ -240,23 +240,23 @@ fn deduced<'a>(value: Option<&Value>) -> Shape<'a> {
     }
 }
 
-/// The members of a map; `None` for null and for what is no map.
+/// Returns the members of a map; `None` for null and for other values.
 pub(super) fn members(value: Option<&Value>) -> Option<&Map<String, Value>> {
     value.and_then(Value::as_object)
 }
 
-/// The elements of a list; none for null and for what is no list.
+/// Returns the elements of a list; none for null and for other values.
 pub(super) fn elements(value: Option<&Value>) -> &[Value] {
     value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// An object of this kind in which nothing is set, as upstream's types are when new: with the members that are
+/// Returns an empty object of this kind, as a new object of upstream's Go type is written: with the members that are
 /// always written.
 pub(super) fn empty_object(schema: Option<&'static Struct>) -> Value {
     let Some(schema) = schema else { return Value::Object(Map::new()) };
     let mut map = Map::new();
     for field in schema.fields.iter().filter(|f| f.always) {
-        // What has no default is a pointer, list or map upstream, and null.
+        // A field without a default is a pointer, list or map in Go, and written as null.
         let value = match (field.ty, field.default) {
             (_, None) => Value::Null,
             (Type::Struct(inner), Some(_)) => empty_object(Some(inner)),

@@ -1,4 +1,4 @@
-//! Server-side apply against what upstream's 1.37 libraries answer (`facts.json`), and its laws.
+//! Compares server-side apply with upstream's 1.37 libraries (`facts.json`), and checks its laws.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ fn facts() -> Vec<Value> {
     facts.as_array().unwrap().clone()
 }
 
-/// Nothing but what was set: upstream's types write some empty members that the applied object lacks.
+/// Removes empty members: upstream's types write some that the applied object lacks.
 fn without_empty(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -56,7 +56,7 @@ fn run(fact: &Value) -> Result<Value, StatusError> {
     Ok(new)
 }
 
-/// Upstream lists managers in no order.
+/// Sorts the causes: upstream lists managers in no fixed order.
 fn causes(details: &Value) -> Vec<String> {
     let mut causes: Vec<String> =
         details["causes"].as_array().unwrap().iter().map(Value::to_string).collect();
@@ -70,7 +70,7 @@ fn upstream_facts() {
     for fact in facts() {
         let name = format!("{} {}", fact["scenario"], fact["step"]);
         let expected_error = fact["error"].as_str();
-        // Decoding into the typed object is the API server's part; Go's map order picks which field it names.
+        // The API server decodes into the typed object; Go's map order decides which field its error names.
         if expected_error.is_some_and(|e| e.contains("failed to convert") || e.contains(".zot")) {
             continue;
         }

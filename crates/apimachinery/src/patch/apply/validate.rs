@@ -1,4 +1,4 @@
-//! Whether an applied configuration fits the schema, in upstream's words.
+//! Validates an applied configuration against the schema, in upstream's words.
 
 use std::collections::HashSet;
 
@@ -9,15 +9,15 @@ use crate::patch::strategic::go_text;
 use crate::schema::Type;
 use crate::structural::Schema;
 
-/// A complaint: path and words.
+/// A problem: path and message.
 struct Problem(String, String);
 
-/// What is wrong with an applied configuration, as one text.
+/// Validates an applied configuration; the error is one text with all problems.
 pub(super) fn validate(root: Node<'_>, value: &Value) -> Result<(), String> {
     let mut problems = Vec::new();
     check(root, value, "", &mut problems);
-    let text = |Problem(path, words): &Problem| {
-        if path.is_empty() { words.clone() } else { format!("{path}: {words}") }
+    let text = |Problem(path, message): &Problem| {
+        if path.is_empty() { message.clone() } else { format!("{path}: {message}") }
     };
     match problems.as_slice() {
         [] => Ok(()),
@@ -30,7 +30,7 @@ pub(super) fn validate(root: Node<'_>, value: &Value) -> Result<(), String> {
 }
 
 fn check(node: Node<'_>, value: &Value, path: &str, problems: &mut Vec<Problem>) {
-    let mut complain = |words: String| problems.push(Problem(path.to_owned(), words));
+    let mut complain = |message: String| problems.push(Problem(path.to_owned(), message));
     if value.is_null() {
         return;
     }
@@ -58,16 +58,16 @@ fn check(node: Node<'_>, value: &Value, path: &str, problems: &mut Vec<Problem>)
             other => complain(format!("expected list, got &{{{}}}", go_text(other))),
         },
         Node::Typed(ty) => {
-            if let Some(words) = wrong_scalar(ty, value) {
-                complain(words);
+            if let Some(message) = wrong_scalar(ty, value) {
+                complain(message);
             }
         }
     }
 }
 
-/// A place in a custom resource that holds no object.
+/// Checks a value of a custom resource that is not an object.
 fn check_custom(node: Node<'_>, schema: &Schema, value: &Value, path: &str, problems: &mut Vec<Problem>) {
-    let words = match (schema.ty.as_str(), value) {
+    let message = match (schema.ty.as_str(), value) {
         ("array", Value::Array(items)) => {
             let kind = match node.shape(Some(value)) {
                 super::node::Shape::List(kind) => kind,
@@ -82,7 +82,7 @@ fn check_custom(node: Node<'_>, schema: &Schema, value: &Value, path: &str, prob
         (_, value) if schema.int_or_string => wrong_scalar(Type::IntOrString, value),
         _ => None,
     };
-    problems.extend(words.map(|words| Problem(path.to_owned(), words)));
+    problems.extend(message.map(|message| Problem(path.to_owned(), message)));
 }
 
 fn check_items(node: Node<'_>, kind: ListKind<'_>, items: &[Value], path: &str, problems: &mut Vec<Problem>) {
@@ -95,13 +95,13 @@ fn check_items(node: Node<'_>, kind: ListKind<'_>, items: &[Value], path: &str, 
                 Ok(element) => {
                     let shown = super::fields::element_text(&element);
                     if !seen.insert(element) {
-                        let words = format!("duplicate entries for key {shown}");
-                        problems.push(Problem(path.to_owned(), words));
+                        let message = format!("duplicate entries for key {shown}");
+                        problems.push(Problem(path.to_owned(), message));
                     }
                     shown
                 }
-                Err(words) => {
-                    problems.push(Problem(path.to_owned(), format!("element {i}: {words}")));
+                Err(message) => {
+                    problems.push(Problem(path.to_owned(), format!("element {i}: {message}")));
                     return;
                 }
             }
@@ -123,7 +123,7 @@ fn wrong_scalar(ty: Type, value: &Value) -> Option<String> {
     }
 }
 
-/// The type of a decoded value as Go's `%T` prints it.
+/// Returns the type of a decoded value as Go's `%T` prints it.
 fn go_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",
@@ -136,7 +136,7 @@ fn go_type(value: &Value) -> &'static str {
     }
 }
 
-/// A decoded value as Go's `%#v` prints it.
+/// Formats a decoded value as Go's `%#v` prints it.
 fn go_syntax(value: &Value) -> String {
     match value {
         Value::Null => "interface {}(nil)".to_owned(),

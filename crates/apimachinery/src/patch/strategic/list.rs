@@ -1,4 +1,4 @@
-//! Lists in strategic merge patches: merging by key, deleting, and the order of what results.
+//! Lists in strategic merge patches: merging by key, deletion, and the order of the result.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,7 +9,7 @@ use super::{
     strip_members, unknown_directive,
 };
 
-/// What makes two elements of a merged list the same: the element, or its member under the merge key.
+/// What identifies an element of a merged list: the element itself, or the value of its merge key.
 struct Identity(&'static str);
 
 impl Identity {
@@ -17,7 +17,7 @@ impl Identity {
         if self.0.is_empty() { Some(element) } else { element.get(self.0) }
     }
 
-    /// First position of each identity.
+    /// Returns the first position of each identity.
     fn positions(&self, list: &[Value]) -> HashMap<String, usize> {
         let mut positions = HashMap::with_capacity(list.len());
         for (i, element) in list.iter().enumerate() {
@@ -32,7 +32,7 @@ impl Identity {
         positions.get(&self.of(element)?.to_string()).copied()
     }
 
-    /// Every element must have an identity.
+    /// Requires that every element has an identity.
     fn check(&self, list: &[Value]) -> Result<()> {
         for element in list {
             match element {
@@ -65,7 +65,7 @@ fn go_type(value: &Value) -> &'static str {
     }
 }
 
-/// Whether the elements are objects. All must be of one type, and none a list.
+/// Returns whether the elements are objects. All must have the same type, and none may be a list.
 fn holds_objects(original: &[Value], patch: &[Value]) -> Result<bool> {
     let mut all = original.iter().chain(patch);
     let Some(first) = all.next() else { return Ok(false) };
@@ -97,8 +97,8 @@ pub(super) fn merge(current: &mut Vec<Value>, patch: Vec<Value>, rule: FieldRule
     let identity = Identity(if objects { rule.merge_key } else { "" });
     let (server, patch) = if objects {
         if rule.merge_key.is_empty() {
-            let words = "cannot merge lists without merge key for struct";
-            return Err(StrategicError::Mismatch(words.to_owned()));
+            let message = "cannot merge lists without merge key for struct";
+            return Err(StrategicError::Mismatch(message.to_owned()));
         }
         directives(std::mem::take(current), patch, &identity)?
     } else {
@@ -117,7 +117,7 @@ pub(super) fn merge(current: &mut Vec<Value>, patch: Vec<Value>, rule: FieldRule
     Ok(())
 }
 
-/// Acts on the elements that are directives; returns the list as they leave it and the other elements of the patch.
+/// Applies the elements that are directives; returns the resulting list and the other elements of the patch.
 fn directives(
     mut current: Vec<Value>,
     patch: Vec<Value>,
@@ -137,8 +137,8 @@ fn directives(
             }
             Some("replace") => replace = true,
             Some("merge") => {
-                let words = "merging lists cannot yet be specified in the patch";
-                return Err(StrategicError::Mismatch(words.to_owned()));
+                let message = "merging lists cannot yet be specified in the patch";
+                return Err(StrategicError::Mismatch(message.to_owned()));
             }
             _ => return Err(unknown_directive(directive, map)),
         }
@@ -153,7 +153,7 @@ fn directives(
     Ok((current, kept))
 }
 
-/// Merges each element of the patch into the element of the same key, or adds it.
+/// Merges each element of the patch into the element with the same key, or adds it.
 fn merge_elements(
     mut merged: Vec<Value>,
     patch: Vec<Value>,
@@ -181,8 +181,8 @@ fn merge_elements(
     Ok(merged)
 }
 
-/// Orders a merged list: elements of the patch among themselves as the patch has them, the others as the server has
-/// them, and the server's order between the two kinds as far as it is known.
+/// Orders a merged list: elements of the patch keep the order of the patch, all others that of the server, and the
+/// server's order decides between the two groups as far as it is known.
 fn arrange(
     merged: Vec<Value>,
     patch_order: &HashMap<String, usize>,
@@ -213,7 +213,7 @@ fn arrange(
     result
 }
 
-/// Merges a list whose order the patch gives (`$setElementOrder/FIELD`).
+/// Merges a list whose order the patch specifies (`$setElementOrder/FIELD`).
 pub(super) fn merge_ordered(
     original: &mut Object,
     field: &str,
@@ -247,8 +247,9 @@ pub(super) fn merge_ordered(
     Ok(())
 }
 
-/// Where the server has each element. As upstream has it, elements that the patch adds stand at the end of that order
-/// as far as they fit into the places of those it deletes.
+/// Returns the server's position of each element. As upstream does, it appends the elements that the patch adds, as
+/// far as
+/// they fit into the places of the elements it deletes.
 fn server_order(server: &[Value], changes: Option<&Value>, identity: &Identity) -> HashMap<String, usize> {
     let changes = changes.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let of_kind = |deleted: bool| {
@@ -281,7 +282,7 @@ fn merge_or_replace(found: Option<Value>, mut changes: Vec<Value>, rule: FieldRu
     }
 }
 
-/// The elements of the patch, deletions aside, must be in the given order, and all in it.
+/// Requires that the elements of the patch, except for deletions, follow the given order, and that all are in it.
 fn check_order(changes: &[Value], order: &[Value], identity: &Identity) -> Result<()> {
     if changes.is_empty() || order.is_empty() {
         return Ok(());

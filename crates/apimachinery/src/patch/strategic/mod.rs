@@ -1,4 +1,4 @@
-//! Strategic merge patch: a merge patch that knows from the schema table which lists are merged, and by which key.
+//! Strategic merge patch: a merge patch that merges lists by the keys that the schema table specifies.
 //!
 //! Source: `k8s.io/apimachinery/pkg/util/strategicpatch`. Directives are `$patch: delete|replace`, `$retainKeys`,
 //! `$deleteFromPrimitiveList/FIELD` and `$setElementOrder/FIELD`.
@@ -28,7 +28,7 @@ pub enum StrategicError {
     SetElementOrder,
     #[error("lists of lists are not supported")]
     ListOfLists,
-    /// The patch does not fit; upstream lets these through as internal errors.
+    /// The patch does not fit the object; upstream answers with an internal error.
     #[error("{0}")]
     Mismatch(String),
 }
@@ -37,7 +37,7 @@ impl From<StrategicError> for StatusError {
     fn from(error: StrategicError) -> Self {
         match error {
             StrategicError::ListOfLists => super::rejected(),
-            StrategicError::Mismatch(words) => StatusError::new(500, "", words),
+            StrategicError::Mismatch(message) => StatusError::new(500, "", message),
             other => StatusError::bad_request(other.to_string()),
         }
     }
@@ -46,7 +46,7 @@ impl From<StrategicError> for StatusError {
 type Result<T, E = StrategicError> = std::result::Result<T, E>;
 type Object = Map<String, Value>;
 
-/// Merges the patch into the document. On an error the document may be half merged: work on a copy.
+/// Merges the patch into the document. On an error, the document may be partly merged: pass a copy.
 pub fn apply(document: &mut Value, patch: Value, schema: &'static Struct) -> Result<()> {
     let found = super::json_patch::json_kind(&patch);
     let Value::Object(patch) = patch else { return Err(StrategicError::NotAnObject(found)) };
@@ -59,7 +59,7 @@ pub fn apply(document: &mut Value, patch: Value, schema: &'static Struct) -> Res
     }
 }
 
-/// How the schema says a field is patched.
+/// How the schema says that a field is patched.
 #[derive(Clone, Copy)]
 struct FieldRule {
     ty: Option<Type>,
@@ -68,7 +68,8 @@ struct FieldRule {
     merge_key: &'static str,
 }
 
-/// The rule for member `key` of a value of type `ty`; types the table does not know are merged as plain JSON.
+/// Returns the rule for member `key` of a value of type `ty`; types that are not in the table are merged as plain
+/// JSON.
 fn rule(ty: Option<Type>, key: &str) -> FieldRule {
     let plain = |ty| FieldRule { ty, strategy: "", merge_key: "" };
     match ty {
@@ -142,12 +143,12 @@ fn merge_member(original: &mut Object, key: String, value: Value, ty: Option<Typ
     Ok(())
 }
 
-/// `FIELD` of `$directive/FIELD`.
+/// Returns `FIELD` of `$directive/FIELD`.
 fn field_of<'a>(key: &'a str, directive: &str) -> Option<&'a str> {
     key.strip_prefix(directive)?.strip_prefix('/')
 }
 
-/// `$retainKeys` lists the only members that stay; the patch may set no others.
+/// Applies `$retainKeys`: removes all other members; the patch may not set others.
 fn retain_keys(original: &mut Object, patch: &mut Object) -> Result<()> {
     let Some(directive) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
     let Value::Array(kept) = directive else { return Err(StrategicError::RetainKeys) };
@@ -160,8 +161,9 @@ fn retain_keys(original: &mut Object, patch: &mut Object) -> Result<()> {
     Ok(())
 }
 
-/// Makes of a patch value what is stored where nothing was before: no nulls, no directives.
-/// Returns whether the value is to be kept at all.
+/// Converts a patch value to the stored value if there is no old one: removes nulls and directives. Returns whether
+/// the
+/// value is kept at all.
 fn clean(value: &mut Value) -> bool {
     match value {
         Value::Object(map) => {
@@ -180,7 +182,7 @@ fn clean_members(map: &mut Object) {
     map.retain(|key, value| !value.is_null() && !is_directive(key) && clean(value));
 }
 
-/// Makes of an added list element what is stored: no nulls, and directives mean nothing in it.
+/// Converts an added list element to the stored value: removes nulls; directives in it have no effect.
 fn strip(value: &mut Value) {
     match value {
         Value::Object(map) => strip_members(map),
@@ -194,7 +196,7 @@ fn strip_members(map: &mut Object) {
     map.values_mut().for_each(strip);
 }
 
-/// Directives about other members of the same object.
+/// Returns whether the key is a directive about other members of the same object.
 fn is_directive(key: &str) -> bool {
     key == RETAIN_KEYS || key.starts_with(DELETE_FROM) || key.starts_with(SET_ORDER)
 }
@@ -204,7 +206,7 @@ fn unknown_directive(directive: &Value, patch: &Object) -> StrategicError {
     StrategicError::Mismatch(format!("unknown patch type: {directive} in map: {patch}"))
 }
 
-/// A value as Go's `%v` prints it.
+/// Formats a value as Go's `%v` prints it.
 pub(super) fn go_text(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),

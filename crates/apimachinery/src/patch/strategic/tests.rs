@@ -1,4 +1,4 @@
-//! Strategic merge patch against what upstream's 1.37 library answers (`facts.json`), and its laws.
+//! Compares strategic merge patch with upstream's 1.37 library (`facts.json`), and checks its laws.
 
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ fn upstream_facts() {
         let patch = &case["patch"];
         match (apply(&mut document, patch.clone(), schema_of(kind)), case.get("error")) {
             (Ok(()), None) => {
-                // Upstream leaves nulls in what it takes over whole; its decoder drops them later.
+                // Upstream keeps nulls in values that it copies as a whole; its decoder drops them later.
                 let mut expected = case["result"].clone();
                 prune_nulls(&mut expected);
                 assert_eq!(document, expected, "{patch}");
