@@ -4,7 +4,7 @@ use crate::budget::Budget;
 use crate::error::EvalError;
 use crate::value::Value;
 
-/// Values by name.
+/// The values of variables by name.
 #[derive(Default)]
 pub struct Activation<'l, 'a> {
     variables: Vec<(&'l str, Value<'a>)>,
@@ -13,7 +13,7 @@ pub struct Activation<'l, 'a> {
 
 /// An object whose fields are computed when they are first used, such as the `variables` of a policy.
 pub trait LazyFields<'a> {
-    /// The value of a field; `None` if there is no such field. What it costs counts against the budget.
+    /// Returns the value of a field; `None` if the field does not exist. The cost is charged to the budget.
     fn field(&self, name: &str, budget: &mut Budget<'_>) -> Option<Result<Value<'a>, EvalError>>;
 }
 
@@ -22,13 +22,13 @@ impl<'l, 'a> Activation<'l, 'a> {
         Self { variables: Vec::new(), lazy: None }
     }
 
-    /// With one more variable.
+    /// Adds a variable.
     pub fn with(mut self, name: &'l str, value: Value<'a>) -> Self {
         self.variables.push((name, value));
         self
     }
 
-    /// With an object whose fields are computed on demand.
+    /// Adds an object whose fields are computed on first use.
     pub fn with_lazy(mut self, name: &'l str, fields: &'l (dyn LazyFields<'a> + 'l)) -> Self {
         self.lazy = Some((name, fields));
         self

@@ -1,12 +1,12 @@
-//! The tree of an expression, macros expanded.
+//! The syntax tree of an expression, after macro expansion.
 
-/// A node. Ids are unique within a tree, but for parts that a macro uses twice.
+/// A node. Ids are unique within a tree, except for subtrees that a macro uses twice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expr {
     pub id: u32,
-    /// In code points from the start of the text.
+    /// The offset in code points from the start of the text.
     pub at: u32,
-    /// Nodes on the longest way down, this one included.
+    /// The number of nodes on the longest path down, this one included.
     pub height: u16,
     pub kind: Kind,
 }
@@ -33,7 +33,7 @@ pub enum Kind {
         fields: Vec<FieldInit>,
     },
     Fold(Box<Fold>),
-    /// Stands where an error was reported.
+    /// Replaces a node for which an error was reported.
     Broken,
 }
 
@@ -70,12 +70,12 @@ pub struct FieldInit {
     pub optional: bool,
 }
 
-/// What the macros become: go through a range, gathering into an accumulator.
+/// A comprehension, to which macros expand: iterates over a range and updates an accumulator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fold {
     pub range: Expr,
     pub variable: Box<str>,
-    /// The second variable (value beside key or index), or empty.
+    /// The second variable (the value beside a key or index), or empty.
     pub variable2: Box<str>,
     pub accumulator: Box<str>,
     pub init: Expr,
@@ -85,7 +85,7 @@ pub struct Fold {
 }
 
 impl Expr {
-    /// The nodes right below, in the order of their evaluation.
+    /// Returns the direct children, in the order of their evaluation.
     pub fn children(&self) -> Vec<&Expr> {
         match &self.kind {
             Kind::Literal(_) | Kind::Ident(_) | Kind::Broken => Vec::new(),
@@ -99,10 +99,10 @@ impl Expr {
     }
 }
 
-/// The accumulator of the macros; no expression can name it.
+/// The accumulator of the macros; expressions cannot name it.
 pub const ACCUMULATOR: &str = "@result";
 
-/// Names of the operators as functions.
+/// The operators' names as functions.
 pub mod operator {
     pub const CONDITIONAL: &str = "_?_:_";
     pub const AND: &str = "_&&_";

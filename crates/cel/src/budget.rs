@@ -1,26 +1,26 @@
-//! What evaluations may cost: upstream's units, and a bound on memory and time that those do not see.
+//! Cost limits of evaluations: upstream's cost units, and a limit on memory and time that these do not cover.
 
 use crate::error::EvalError;
 
-/// The limit of one evaluation.
+/// The cost limit of one evaluation.
 pub const PER_CALL_LIMIT: u64 = 1_000_000;
-/// The limit of all evaluations for one custom resource, or one policy binding.
+/// The cost limit of all evaluations for one custom resource or one policy binding.
 pub const RUNTIME_BUDGET: u64 = 10_000_000;
-/// The limit of all match conditions of one webhook or policy.
+/// The cost limit of all match conditions of one webhook or policy.
 pub const MATCH_CONDITIONS_BUDGET: u64 = 2_500_000;
 /// The limit of the estimated cost of one rule of a CRD.
 pub const STATIC_RULE_LIMIT: u64 = 10_000_000;
-/// The limit of the estimated costs of all rules of a CRD.
+/// The limit of the estimated cost of all rules of a CRD.
 pub const STATIC_CRD_LIMIT: u64 = 100_000_000;
-/// Bytes of a message that an expression made.
+/// The longest message that a message expression may return, in bytes.
 pub const MESSAGE_LIMIT: usize = 5 * 1024;
 
-/// Elements that one evaluation may copy or compare beyond what its cost counts.
+/// The number of elements that one evaluation may copy or compare beyond what its cost covers.
 const WORK_LIMIT: u64 = 20_000_000;
-/// Steps between two looks at the interruption.
+/// The number of steps between two checks of the interruption.
 const CHECK_FREQUENCY: u32 = 100;
 
-/// Counts the cost of evaluations down.
+/// The remaining cost of evaluations.
 pub struct Budget<'i> {
     remaining: i64,
     per_call: u64,
@@ -50,17 +50,17 @@ impl<'i> Budget<'i> {
         }
     }
 
-    /// Another limit for each evaluation.
+    /// Sets the limit of each evaluation.
     pub fn per_call(self, per_call: u64) -> Self {
         Self { per_call, ..self }
     }
 
-    /// Ends evaluations soon after this turns true.
+    /// Stops evaluations soon after this returns true.
     pub fn interruptible(self, interrupted: &'i dyn Fn() -> bool) -> Self {
         Self { interrupted: Some(interrupted), ..self }
     }
 
-    /// What is left; below zero once an evaluation went past it.
+    /// Returns the remaining budget; below zero after an evaluation has exceeded it.
     pub fn remaining(&self) -> i64 {
         self.remaining
     }
@@ -69,12 +69,12 @@ impl<'i> Budget<'i> {
         self.remaining < 0
     }
 
-    /// The cost of all evaluations.
+    /// Returns the total cost of all evaluations.
     pub fn spent(&self) -> u64 {
         self.spent
     }
 
-    /// The cost of the last evaluation.
+    /// Returns the cost of the last evaluation.
     pub fn last_cost(&self) -> u64 {
         self.call
     }
@@ -83,7 +83,7 @@ impl<'i> Budget<'i> {
         (std::mem::take(&mut self.call), std::mem::take(&mut self.work))
     }
 
-    /// Takes the cost of the evaluation that ends; the one around it goes on with its own counts.
+    /// Charges the evaluation that ends; an outer evaluation continues with its own counters.
     pub(crate) fn end(&mut self, outer: Option<(u64, u64)>) {
         self.spent = self.spent.saturating_add(self.call);
         self.remaining = self.remaining.saturating_sub(i64::try_from(self.call).unwrap_or(i64::MAX));
@@ -98,13 +98,13 @@ impl<'i> Budget<'i> {
         if self.call > self.per_call { Err(EvalError::CostLimitExceeded) } else { Ok(()) }
     }
 
-    /// Work that has no cost upstream.
+    /// Counts work that has no cost upstream.
     pub(crate) fn work(&mut self, elements: usize) -> Result<(), EvalError> {
         self.work = self.work.saturating_add(elements as u64);
         if self.work > WORK_LIMIT { Err(EvalError::CostLimitExceeded) } else { Ok(()) }
     }
 
-    /// One turn of a loop.
+    /// Counts one iteration of a loop, and checks for an interruption.
     pub(crate) fn step(&mut self) -> Result<(), EvalError> {
         self.work(1)?;
         self.steps += 1;

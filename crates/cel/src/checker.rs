@@ -1,4 +1,4 @@
-//! Gives every node its type and every call its overloads, or says what does not fit.
+//! The type checker: determines the type of every node and the overloads of every call, or reports errors.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use crate::library::registry::{Overload, functions};
 use crate::source::Issues;
 use crate::types::{Substitutions, Type, most_general};
 
-/// What checking found out about a tree.
+/// The results of type checking.
 #[derive(Debug, Default)]
 pub struct Checked {
     types: HashMap<u32, Type>,
     overloads: HashMap<u32, Vec<&'static str>>,
-    /// Identifiers that name a type.
+    /// Identifiers that name a type, by node id.
     type_names: HashMap<u32, Type>,
 }
 
@@ -37,12 +37,12 @@ struct Checker<'d> {
     issues: Issues,
     checked: Checked,
     substitutions: Substitutions,
-    /// Variables of folds, innermost last.
+    /// Variables of comprehensions, innermost last.
     locals: Vec<(Box<str>, Type)>,
     fresh: u32,
 }
 
-/// Checks a tree, whose names become fully qualified.
+/// Checks a tree, and makes its names fully qualified.
 pub fn check(expr: &mut Expr, decls: &Declarations, source: &str) -> Result<Checked, Issues> {
     let mut checker = Checker {
         decls,
@@ -111,7 +111,7 @@ impl Checker<'_> {
         self.locals.iter().rev().find(|(n, _)| **n == *name).map(|(_, t)| t.clone())
     }
 
-    /// The type of a declared variable or of a name of a type, and whether it is the latter.
+    /// Returns the type of a declared variable or of a type's name, and whether it is a type's name.
     fn global(&self, name: &str) -> Option<(Type, bool)> {
         let name = name.strip_prefix('.').unwrap_or(name);
         if let Some(t) = self.decls.type_of(name) {
@@ -141,7 +141,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Makes the node an identifier; one with a dot before it where a local variable has the same name.
+    /// Makes the node an identifier, with a leading dot if a local variable has the same name.
     fn resolved(&mut self, expr: &mut Expr, name: &str, t: Type, is_type: bool) {
         if is_type && let Type::Type(Some(inner)) = &t {
             self.checked.type_names.insert(expr.id, (**inner).clone());
@@ -169,7 +169,7 @@ impl Checker<'_> {
         self.checked.types.insert(id, t);
     }
 
-    /// The type of a field of an operand, which is checked on the way.
+    /// Checks the operand and returns the type of its field.
     fn field(&mut self, at: u32, operand: &mut Expr, field: &str, optional: bool) -> Type {
         self.check(operand);
         let operand_type = self.substitutions.apply(&self.get(operand), false);
@@ -191,7 +191,7 @@ impl Checker<'_> {
                 self.substitutions.assignable(&Type::Dyn, &target);
                 Type::Dyn
             }
-            // It is known by its name alone.
+            // Only the name of an opaque type is known, not its fields.
             Type::Opaque(name) => {
                 self.report(at, format!("unexpected failed resolution of '{name}'"));
                 Type::Error
@@ -239,7 +239,7 @@ impl Checker<'_> {
                 }
             };
         };
-        // `sets.contains(a, b)` looks like a method of `sets`.
+        // `sets.contains(a, b)` parses like a method of `sets`.
         if let Some(prefix) = qualified(receiver) {
             let full = format!("{}.{function}", prefix.trim_start_matches('.'));
             if let Some(overloads) = functions().get(full.as_str()).filter(|o| self.allowed(o)) {
@@ -259,7 +259,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether expressions here may use the function.
+    /// Returns whether the expression may use the function.
     fn allowed(&self, overloads: &[Overload]) -> bool {
         overloads.iter().any(|o| match o.function {
             "includes" => self.decls.features.newest,
@@ -335,17 +335,17 @@ impl Checker<'_> {
         self.checked.overloads.insert(expr.id, overloads.iter().map(|o| o.id).collect());
     }
 
-    /// The type of what stands in a list or map beside what was there before.
+    /// Returns the common type of the elements of a list or map so far and the next one.
     fn join(&mut self, before: Option<Type>, t: Type) -> Type {
         let Some(before) = before else { return t };
         if self.substitutions.assignable(&before, &t) {
             return most_general(&before, &t);
         }
-        // What the validators say about mixed literals is said later; `format()` takes them.
+        // The validators report mixed literals later; arguments of `format()` may be mixed.
         Type::Dyn
     }
 
-    /// The type below an optional element or field.
+    /// Returns the type inside of an optional element or field.
     fn unwrapped(&mut self, value: &Expr, optional: bool) -> Type {
         let t = self.get(value);
         if !optional {
@@ -410,7 +410,7 @@ impl Checker<'_> {
             self.check(value);
             let wanted = match self.decls.field(&full, field) {
                 Ok(Some(t)) => t,
-                // This one says of all its fields that they are there.
+                // Upstream's `JSONPatch` type claims to have every field, so that its error is another one.
                 _ if *full == *"JSONPatch" => {
                     let found = self.get(value);
                     let why =
@@ -432,7 +432,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The types of the two variables of a fold.
+    /// Returns the types of the two variables of a comprehension.
     fn variables(&mut self, range: &Expr, two: bool) -> (Type, Type) {
         let t = self.substitutions.apply(&self.get(range), false);
         match &t {
@@ -507,7 +507,7 @@ fn unwrap(t: &Type) -> (Type, bool) {
     }
 }
 
-/// `a.b.c` as its names, if it is nothing but names.
+/// Returns the names in `a.b.c`, if the expression consists only of names.
 fn qualifiers(expr: &Expr) -> Option<Vec<Arc<str>>> {
     let mut names: Vec<Arc<str>> = Vec::new();
     let mut at = expr;

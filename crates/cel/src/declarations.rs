@@ -1,4 +1,4 @@
-//! What an expression may use: variables, object types, and which parts of the language.
+//! The environment of an expression: variables, object types, and language features.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::macros::Macros;
 use crate::schema::DeclType;
 use crate::types::Type;
 
-/// The surroundings of an expression. Cheap to clone.
+/// The environment of an expression. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Declarations {
     variables: BTreeMap<Arc<str>, Type>,
@@ -18,50 +18,51 @@ pub struct Declarations {
     pub(crate) features: Features,
 }
 
-/// Parts of the language that not every expression may use.
+/// Language features that not every expression may use.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Features {
-    /// Functions of this release, which its predecessor would not understand.
+    /// Functions that are new in this release and that its predecessor does not know.
     pub newest: bool,
     pub json_patch: bool,
-    /// Types `Object`, `Object.spec` and so on that an expression may make.
+    /// The types `Object`, `Object.spec` and so on, which an expression may construct.
     pub object_literals: bool,
     pub macros: Macros,
 }
 
 impl Declarations {
-    /// The language of Kubernetes 1.37 for expressions that are written now: functions that 1.36 does not have
-    /// are left out, so that a server can be taken back.
+    /// Returns the environment of Kubernetes 1.37 for new expressions: without functions that 1.36 does not have, so
+    /// that a
+    /// server can be downgraded.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// For expressions that are stored already: all functions of this release.
+    /// Enables all functions of this release, for expressions that are already stored.
     pub fn stored(mut self) -> Self {
         self.features.newest = true;
         self
     }
 
-    /// A variable of a type that needs no declaration.
+    /// Adds a variable of a type that needs no declaration.
     pub fn variable(mut self, name: &str, t: Type) -> Self {
         self.variables.insert(name.into(), t);
         self
     }
 
-    /// A variable whose type is a schema's. Object types in it should have names: see [`DeclType::named`].
+    /// Adds a variable with the type of a schema. Object types in it should have names: see [`DeclType::named`].
     pub fn declared(mut self, name: &str, decl: &Arc<DeclType>) -> Self {
         self.variables.insert(name.into(), decl.cel_type());
         self.roots.insert(name.into(), decl.clone());
         self.types_of(decl)
     }
 
-    /// As `declared`, of an optional value.
+    /// Does the same as `declared`, for an optional value.
     pub fn declared_optional(mut self, name: &str, decl: &Arc<DeclType>) -> Self {
         self.variables.insert(name.into(), Type::optional(decl.cel_type()));
         self.types_of(decl)
     }
 
-    /// Makes the object types within known without a variable.
+    /// Adds the object types within a declared type, without a variable.
     pub fn types_of(mut self, decl: &DeclType) -> Self {
         decl.each_object(&mut |object| {
             self.objects.insert(object.name().into(), Arc::new(object.clone()));
@@ -69,7 +70,7 @@ impl Declarations {
         self
     }
 
-    /// A variable that is an object of these fields, such as the `variables` of a policy.
+    /// Adds a variable that is an object with these fields, such as the `variables` of a policy.
     pub fn with_object(
         mut self,
         name: &str,
@@ -80,19 +81,19 @@ impl Declarations {
         self.variable(name, Type::object(type_name))
     }
 
-    /// With `cel.bind(name, value, expression)`.
+    /// Enables `cel.bind(name, value, expression)`.
     pub fn with_bindings(mut self) -> Self {
         self.features.macros.bind = true;
         self
     }
 
-    /// With `JSONPatch{…}` and `jsonpatch.escapeKey()`.
+    /// Enables `JSONPatch{…}` and `jsonpatch.escapeKey()`.
     pub fn with_json_patch(mut self) -> Self {
         self.features.json_patch = true;
         self
     }
 
-    /// With `Object{…}`, `Object.spec{…}` of any fields.
+    /// Enables `Object{…}` and `Object.spec{…}` with any fields.
     pub fn with_object_literals(mut self) -> Self {
         self.features.object_literals = true;
         self
@@ -106,23 +107,24 @@ impl Declarations {
         self.variables.iter().map(|(n, t)| (&**n, t))
     }
 
-    /// The declared type of a variable, where it has one.
+    /// Returns the declared type of a variable, if it has one.
     pub fn root(&self, variable: &str) -> Option<&Arc<DeclType>> {
         self.roots.get(variable)
     }
 
-    /// The object type of this name.
+    /// Returns the object type of this name.
     pub(crate) fn object(&self, name: &str) -> Option<&Arc<DeclType>> {
         self.objects.get(name)
     }
 
-    /// Whether an expression may make objects of this type.
+    /// Returns whether an expression may construct objects of this type.
     pub(crate) fn is_literal_type(&self, name: &str) -> bool {
         (self.features.json_patch && name == "JSONPatch")
             || (self.features.object_literals && (name == "Object" || name.starts_with("Object.")))
     }
 
-    /// The type of a field of an object type; `Err` if there is no such object type, `None` if no such field.
+    /// Returns the type of a field of an object type; `Err` if the object type does not exist, `None` if the field
+    /// does not.
     pub(crate) fn field(&self, object: &str, field: &str) -> Result<Option<Type>, ()> {
         if self.features.json_patch && object == "JSONPatch" {
             return Ok(match field {

@@ -1,4 +1,4 @@
-//! What can go wrong with an expression, when it is compiled and when it is evaluated.
+//! Compilation errors and evaluation errors.
 
 use thiserror::Error;
 
@@ -8,19 +8,19 @@ use crate::types::Type;
 /// Why an expression is refused. The text is upstream's, to follow "compilation failed: " and the like.
 #[derive(Debug, Clone, Error)]
 pub enum CompileError {
-    /// It has errors of syntax or type.
+    /// The expression has syntax or type errors.
     #[error("compilation failed: {0}")]
     Issues(Issues),
-    /// It is right, but its value has another type than wanted.
+    /// The expression is valid, but its value does not have a wanted type.
     #[error("{}", wrong_output(.wanted, .found))]
     OutputType { wanted: Vec<Type>, found: Type },
-    /// A constant part of it can never be evaluated.
+    /// A constant part of the expression can never be evaluated.
     #[error("program instantiation failed: {0}")]
     Instantiation(String),
 }
 
 impl CompileError {
-    /// The errors with their places, without what comes before them.
+    /// Returns the errors with their positions, without the prefix.
     pub fn detail(&self) -> String {
         match self {
             Self::Issues(issues) => issues.to_string(),
@@ -30,7 +30,7 @@ impl CompileError {
 }
 
 fn wrong_output(wanted: &[Type], found: &Type) -> String {
-    // Types are named here as values know them.
+    // This message names types as values do.
     let name = |t: &Type| if matches!(t, Type::Null) { "null_type".to_owned() } else { t.to_string() };
     let found = name(found);
     match wanted {
@@ -42,15 +42,15 @@ fn wrong_output(wanted: &[Type], found: &Type) -> String {
     }
 }
 
-/// Why an evaluation ended without a value.
+/// Why an evaluation failed.
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 pub enum EvalError {
     #[error("{0}")]
     Failed(Box<str>),
-    /// No function of this name takes values of these types.
+    /// No overload of the function accepts values of these types.
     #[error("no such overload")]
     NoSuchOverload,
-    /// The limit of this call or of the whole budget.
+    /// The limit of this evaluation or of the whole budget is exceeded.
     #[error("operation cancelled: actual cost limit exceeded")]
     CostLimitExceeded,
     #[error("operation interrupted")]
@@ -66,7 +66,7 @@ impl EvalError {
         Self::new(format!("no such key: {key}"))
     }
 
-    /// Ends the evaluation whatever stands beside it, as `true || error` does not.
+    /// Returns whether the error ends the evaluation in any case. Other errors are discarded in `true || error`.
     pub fn is_fatal(&self) -> bool {
         matches!(self, Self::CostLimitExceeded | Self::Interrupted)
     }

@@ -1,6 +1,6 @@
-//! Property names that are no identifiers: `__dash__`, `__namespace__` and their like.
+//! Escaping of property names that are not identifiers: `__dash__`, `__namespace__` and the like.
 
-/// Words that no identifier may be.
+/// Reserved words, which cannot be identifiers.
 const RESERVED: &[&str] = &[
     "true",
     "false",
@@ -29,7 +29,7 @@ pub fn is_reserved(word: &str) -> bool {
     RESERVED.contains(&word)
 }
 
-/// The property as an identifier; `None` if it cannot be one.
+/// Returns the property as an identifier; `None` if it cannot be escaped.
 pub fn escape(property: &str) -> Option<String> {
     if property.is_empty() || property.starts_with(|c: char| c.is_ascii_digit()) {
         return None;
@@ -57,7 +57,7 @@ pub fn escape(property: &str) -> Option<String> {
     Some(out)
 }
 
-/// The property that an identifier stands for; `None` where it has an escape that is none.
+/// Returns the property that an identifier means; `None` if it contains an invalid escape.
 pub fn unescape(identifier: &str) -> Option<String> {
     let mut out = String::with_capacity(identifier.len());
     let mut rest = identifier;

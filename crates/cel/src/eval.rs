@@ -1,4 +1,4 @@
-//! Evaluation of a plan, counting its cost as upstream does.
+//! Evaluation of a plan, with the cost that upstream charges.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::value::{Key, Map, Object, Value};
 
 type Outcome<'a> = Result<Value<'a>, EvalError>;
 
-/// A variable of a fold.
+/// A variable of a comprehension.
 struct Local<'p, 'a> {
     name: &'p str,
     slot: Slot<'p, 'a>,
@@ -21,9 +21,9 @@ struct Local<'p, 'a> {
 
 enum Slot<'p, 'a> {
     Value(Value<'a>),
-    /// What a `true || error` may still make good.
+    /// An error that is discarded if the value is not needed, as in `true || error`.
     Failed(EvalError),
-    /// Evaluated on first use, with the variables that stood before it.
+    /// Evaluated on first use, with the variables declared before it.
     Lazy(&'p Node, usize),
 }
 
@@ -42,7 +42,7 @@ pub struct Evaluator<'p, 'e, 'l, 'a, 'i> {
     locals: Vec<Local<'p, 'a>>,
 }
 
-/// What a root of an attribute is.
+/// The value of an attribute's root.
 enum Resolved<'l, 'a> {
     Value(Value<'a>),
     Lazy(&'l (dyn LazyFields<'a> + 'l)),
@@ -195,7 +195,7 @@ impl<'p, 'e, 'l, 'a, 'i> Evaluator<'p, 'e, 'l, 'a, 'i> {
 
     // Attributes.
 
-    /// The value of an attribute: without the cost of the attribute itself, with that of its parts.
+    /// Evaluates an attribute; charges its parts, but not the attribute itself.
     fn attr(&mut self, attr: &'p Attr) -> Outcome<'a> {
         let mut qualifiers = attr.qualifiers.iter();
         let mut value = match self.root(&attr.root)? {
@@ -280,7 +280,7 @@ impl<'p, 'e, 'l, 'a, 'i> Evaluator<'p, 'e, 'l, 'a, 'i> {
         }
     }
 
-    /// One step into a value; `None` where an optional step finds nothing.
+    /// Applies one qualifier to a value; `None` if an optional qualifier finds nothing.
     fn qualify(
         &mut self,
         value: &Value<'a>,
@@ -306,7 +306,7 @@ impl<'p, 'e, 'l, 'a, 'i> Evaluator<'p, 'e, 'l, 'a, 'i> {
         }
     }
 
-    // Folds.
+    // Comprehensions.
 
     fn fold(&mut self, fold: &'p FoldNode) -> Outcome<'a> {
         let depth = self.locals.len();
@@ -353,7 +353,7 @@ impl<'p, 'e, 'l, 'a, 'i> Evaluator<'p, 'e, 'l, 'a, 'i> {
         self.node(&fold.result)
     }
 
-    /// One turn of a fold; whether to go on.
+    /// Runs one iteration of a comprehension; returns whether to continue.
     fn turn(
         &mut self,
         fold: &'p FoldNode,
@@ -384,7 +384,7 @@ impl<'p, 'e, 'l, 'a, 'i> Evaluator<'p, 'e, 'l, 'a, 'i> {
         Ok(on)
     }
 
-    /// Takes the accumulator of the innermost fold out, to change it in place.
+    /// Takes the accumulator of the innermost comprehension, so that it can be changed in place.
     fn take_accumulator(&mut self) -> Outcome<'a> {
         self.budget.charge(1)?;
         let found = self.locals.iter_mut().rev().find(|l| l.name == crate::ast::ACCUMULATOR);
@@ -420,7 +420,8 @@ impl<'p, 'e, 'l, 'a, 'i> Evaluator<'p, 'e, 'l, 'a, 'i> {
     }
 }
 
-/// Functions of a library name themselves and the types; operators do not.
+/// Returns the error of a call without a matching overload. Functions name themselves and the types; operators do
+/// not.
 fn no_such_overload(call: &CallNode, args: &[Value<'_>]) -> EvalError {
     if !call.function.starts_with(|c: char| c.is_ascii_alphabetic()) {
         return EvalError::NoSuchOverload;

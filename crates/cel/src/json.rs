@@ -1,4 +1,4 @@
-//! Values as JSON: what an expression made becomes part of an object.
+//! Conversion of values to JSON, for results that become part of an object.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,10 +8,10 @@ use crate::error::EvalError;
 use crate::opaque::Opaque;
 use crate::value::{Map, Object, Value};
 
-/// Parts of one value at most: lists that hold each other twice grow fast.
+/// The maximum number of parts of one value: lists that contain each other twice grow exponentially.
 const MOST_PARTS: usize = 1_000_000;
 
-/// The value as JSON. Timestamps and durations become strings, bytes base64, optionals what they hold.
+/// Converts a value. Timestamps and durations become strings, bytes base64, optionals their values.
 pub fn to_json(value: &Value<'_>) -> Result<Json, EvalError> {
     convert(value, &mut 0)
 }
@@ -61,7 +61,7 @@ fn convert(value: &Value<'_>, parts: &mut usize) -> Result<Json, EvalError> {
     })
 }
 
-/// A part of an object as it is; counted by its length.
+/// Copies a part of an object, and counts the values in it as parts.
 fn copied(entries: &serde_json::Map<String, Json>, parts: &mut usize) -> Result<Json, EvalError> {
     fn count(json: &Json) -> usize {
         match json {

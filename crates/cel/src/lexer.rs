@@ -1,16 +1,16 @@
-//! Text to tokens.
+//! The lexer.
 
 use crate::source::Issues;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Token {
     Ident(Box<str>),
-    /// In backquotes; without them here.
+    /// An identifier in backquotes, without the quotes.
     EscapedIdent(Box<str>),
     Int(Box<str>),
     Uint(Box<str>),
     Float(Box<str>),
-    /// With its quotes and prefix.
+    /// A string literal with its quotes and prefix.
     String(Box<str>),
     Bytes(Box<str>),
     True,
@@ -24,7 +24,7 @@ pub enum Token {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lexeme {
     pub token: Token,
-    /// In code points.
+    /// The offset in code points.
     pub at: usize,
     pub end: usize,
 }
@@ -101,7 +101,7 @@ impl Lexer<'_> {
         Token::Int(text)
     }
 
-    /// The end of an escape sequence that starts at `at` with a backslash, if it is a right one.
+    /// Returns the end of the escape sequence whose backslash is at `at`, if it is valid.
     fn escape(&self, at: usize) -> Option<usize> {
         let digits = |from: usize, n: usize, radix: u32| {
             let all = (from..from + n).all(|i| self.text.get(i).is_some_and(|c| c.is_digit(radix)));
@@ -117,7 +117,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// Where an escape sequence that is none goes wrong.
+    /// Returns the position at which an invalid escape sequence fails.
     fn broken_escape(&self, at: usize) -> usize {
         let radix = match self.text.get(at + 1) {
             Some('x' | 'X' | 'u' | 'U') => 16,
@@ -128,7 +128,7 @@ impl Lexer<'_> {
         at + 2 + digits
     }
 
-    /// The end of the string that opens at `at` (after its prefix).
+    /// Returns the end of the string whose quote is at `at` (after its prefix).
     fn string_end(&self, at: usize, raw: bool) -> Option<usize> {
         let quote = *self.text.get(at).filter(|c| matches!(c, '"' | '\''))?;
         let triple = self.text.get(at + 1) == Some(&quote) && self.text.get(at + 2) == Some(&quote);
@@ -159,7 +159,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// A string or bytes literal, if one starts here.
+    /// Reads a string or bytes literal, if one starts here.
     fn string(&mut self) -> Option<Token> {
         let from = self.at;
         let bytes = matches!(self.peek(0), Some('b' | 'B'));
@@ -217,7 +217,7 @@ impl Lexer<'_> {
     }
 }
 
-/// The tokens, the last one being [`Token::End`]. Characters that belong to none are reported and left out.
+/// Returns the tokens, ending with [`Token::End`]. Characters that belong to no token are reported and skipped.
 pub fn tokens(text: &[char], issues: &mut Issues) -> Vec<Lexeme> {
     let mut lexer = Lexer { text, at: 0 };
     let mut out = Vec::new();
@@ -238,7 +238,7 @@ pub fn tokens(text: &[char], issues: &mut Issues) -> Vec<Lexeme> {
     out
 }
 
-/// How far an unfinished token goes: `|` and `&` take the next character along, a quote what follows it.
+/// Returns the end of an unfinished token: `|` and `&` include the next character, a quote what follows it.
 fn unrecognized_end(text: &[char], at: usize) -> usize {
     match text[at] {
         '|' | '&' | '=' => (at + 2).min(text.len()),
@@ -249,7 +249,7 @@ fn unrecognized_end(text: &[char], at: usize) -> usize {
                 if *c == '\\' && text[at] != '`' {
                     match lexer.escape(end) {
                         Some(after) => end = after,
-                        // What is no escape is the last that belongs to it.
+                        // An invalid escape sequence ends the token.
                         None => return (lexer.broken_escape(end) + 1).min(text.len()),
                     }
                 } else {

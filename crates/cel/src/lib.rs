@@ -1,7 +1,9 @@
-//! CEL, the Common Expression Language, as Kubernetes offers it: parsed, checked, estimated and evaluated within limits.
+//! CEL, the Common Expression Language, as Kubernetes provides it: parser, checker, cost estimates, limited
+//! evaluation.
 //!
-//! An expression is compiled once against [`Declarations`] and evaluated as often as needed with an [`Activation`] and
-//! a [`Budget`]. Nothing here does I/O; evaluation is bounded in time, memory and recursion for any input.
+//! An expression is compiled once against [`Declarations`] and evaluated any number of times with an [`Activation`]
+//! and a
+//! [`Budget`]. Nothing here does I/O; evaluation is limited in time, memory and recursion for any input.
 //!
 //! # A rule of a schema (`x-kubernetes-validations`)
 //!
@@ -11,7 +13,7 @@
 //! use serde_json::json;
 //!
 //! let schema = json!({"type": "object", "properties": {"replicas": {"type": "integer"}}});
-//! // `resource_root` is true at the root of a resource. `named` gives the object types names for the checker.
+//! // `resource_root` is true at the root of a resource. `named` names the object types for the checker.
 //! let self_type = Arc::new(schema::declared_type(&schema, false).unwrap().named("selfType"));
 //! let decls = Declarations::new()
 //!     .declared("self", &self_type)
@@ -30,9 +32,9 @@
 //! assert_eq!(program.evaluate(&activation, &mut budget).unwrap().as_bool(), Some(true));
 //! ```
 //!
-//! A `messageExpression` is compiled the same way, wanting [`Type::String`]. Rules that were stored before compile with
+//! A `messageExpression` is compiled the same way, with [`Type::String`]. Stored rules are compiled with
 //! [`Declarations::stored`]. `optionalOldSelf` binds `oldSelf` to `Value::none()` or `Value::some(…)`.
-//! [`schema::DeclType::max_cardinality`] is how often data of a type can stand in one request.
+//! [`schema::DeclType::max_cardinality`] is the maximum number of values of a type in one request.
 //!
 //! # An expression of admission
 //!
@@ -50,7 +52,7 @@
 //! assert_eq!(program.evaluate(&activation, &mut Budget::default()).unwrap().as_bool(), Some(true));
 //! ```
 //!
-//! The value of `authorizer` is made by [`library::authz::authorizer`] from whatever implements
+//! [`library::authz::authorizer`] returns the value of `authorizer` for an implementation of
 //! [`library::authz::Authorizer`]. `variables` that are computed on first use implement [`LazyFields`].
 //!
 //! # A device selector of dynamic resource allocation

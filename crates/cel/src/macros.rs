@@ -1,4 +1,4 @@
-//! Macros: calls that become folds while the expression is parsed.
+//! Macros: calls that the parser expands to comprehensions.
 
 use crate::ast::{ACCUMULATOR, Element, Expr, Fold, Kind, Literal, operator};
 use crate::parser::Parser;
@@ -10,14 +10,14 @@ pub struct Macros {
     pub bind: bool,
 }
 
-/// The variable of folds that only bind a name.
+/// The variable of comprehensions that only bind a name.
 const UNUSED: &str = "#unused";
 const SORT_INPUT: &str = "@__sortBy_input__";
 
-/// The place of the error, and what is wrong.
+/// The position and the message of an error.
 type Failure = (u32, String);
 
-/// The call, or what its macro makes of it.
+/// Returns the expansion of a macro, or the call if it is not a macro.
 pub fn expand(p: &mut Parser<'_>, at: usize, function: &str, target: Option<Expr>, args: Vec<Expr>) -> Expr {
     let plain = |p: &mut Parser<'_>, target: Option<Expr>, args| {
         let target = target.map(Box::new);
@@ -51,7 +51,7 @@ fn has(p: &mut Parser<'_>, at: usize, args: Vec<Expr>) -> Result<Expr, Failure> 
     }
 }
 
-/// The name of an iteration variable.
+/// Returns the name of an iteration variable.
 fn variable(arg: &Expr, why: &str) -> Result<Box<str>, Failure> {
     match &arg.kind {
         Kind::Ident(name) if &**name == ACCUMULATOR || &**name == "__result__" => {
@@ -125,7 +125,7 @@ fn quantifier(
     Ok(p.fold(at, Fold { range, variable, variable2, accumulator, init, condition, step, result }))
 }
 
-/// A fold that goes through the whole range; `filter` decides whether the step is done.
+/// Returns a comprehension over the whole range; `filter` decides whether an element's step runs.
 fn gather(
     p: &mut Parser<'_>,
     at: usize,
@@ -149,7 +149,7 @@ fn gather(
     p.fold(at, Fold { range, variable, variable2, accumulator, init, condition, step, result })
 }
 
-/// `@result + [value]`.
+/// Returns `@result + [value]`.
 fn append(p: &mut Parser<'_>, at: usize, value: Expr) -> Expr {
     let accu = accumulator(p, at);
     let one = list(p, at, vec![value]);
@@ -198,7 +198,7 @@ fn transform(
     Ok(gather(p, at, range, names, init, filter, step))
 }
 
-/// A fold over nothing that gives `value` a name within `result`.
+/// Returns a comprehension over an empty range that binds `value` to a name within `result`.
 fn bound(p: &mut Parser<'_>, at: usize, name: &str, value: Expr, result: Expr) -> Expr {
     let range = list(p, at, Vec::new());
     let condition = p.literal(at, Literal::Bool(false));
@@ -215,7 +215,7 @@ fn bind(p: &mut Parser<'_>, at: usize, args: Vec<Expr>) -> Result<Expr, Failure>
     Ok(bound(p, at, &ident.clone(), value, result))
 }
 
-/// `a.optMap(x, f(x))`: `a.hasValue() ? optional.of(bind x = a.value() in f(x)) : optional.none()`.
+/// Expands `a.optMap(x, f(x))` to `a.hasValue() ? optional.of(bind x = a.value() in f(x)) : optional.none()`.
 fn opt_map(
     p: &mut Parser<'_>,
     at: usize,
@@ -240,7 +240,7 @@ fn opt_map(
     Ok(p.call(at, operator::CONDITIONAL, vec![has, some, none]))
 }
 
-/// `l.sortBy(x, key)`: binds `l`, and sorts it by the list of its keys.
+/// Expands `l.sortBy(x, key)`: binds `l`, and sorts it by the list of its keys.
 fn sort_by(p: &mut Parser<'_>, at: usize, target: Expr, args: Vec<Expr>) -> Result<Expr, Failure> {
     let fits = matches!(
         target.kind,

@@ -1,4 +1,4 @@
-//! What all values have in common: equality, order, lookup.
+//! Operations on all types of values: equality, order, lookup.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use crate::error::EvalError;
 use crate::schema::ListKind;
 use crate::value::{Items, Key, List, Map, Object, Value};
 
-/// The element or field; `None` if there is none.
+/// Returns the element or field; `None` if it does not exist.
 pub fn lookup<'a>(value: &Value<'a>, key: &Value<'a>) -> Result<Option<Value<'a>>, EvalError> {
     match (value, key) {
         (Value::Map(map), _) => map.get(key).transpose(),
@@ -23,7 +23,7 @@ pub fn lookup<'a>(value: &Value<'a>, key: &Value<'a>) -> Result<Option<Value<'a>
     }
 }
 
-/// The error where nothing was found.
+/// Returns the error for a missing element or field.
 pub fn missing(value: &Value<'_>, key: &Value<'_>) -> EvalError {
     match value {
         Value::List(_) => EvalError::new(format!("index out of bounds: {key}")),
@@ -44,7 +44,7 @@ fn index(key: &Value<'_>) -> Result<i64, EvalError> {
     }
 }
 
-/// The keys of a map or the names of the fields of an object.
+/// Returns the keys of a map, or the field names of an object.
 pub fn keys<'a>(value: &Value<'a>) -> Vec<Value<'a>> {
     match value {
         Value::Map(map) => map.keys(),
@@ -53,7 +53,7 @@ pub fn keys<'a>(value: &Value<'a>) -> Vec<Value<'a>> {
     }
 }
 
-/// Whether two values are equal: numbers by what they say, other things of different types never.
+/// Returns whether two values are equal: numbers by value; all other values of different types are unequal.
 pub fn equal(a: &Value<'_>, b: &Value<'_>, budget: &mut Budget<'_>) -> Result<bool, EvalError> {
     budget.work(1)?;
     Ok(match (a, b) {
@@ -103,7 +103,7 @@ fn lists_equal(a: &List<'_>, b: &List<'_>, budget: &mut Budget<'_>) -> Result<bo
     Ok(true)
 }
 
-/// The JSON of an element as text, to compare elements by.
+/// Returns the elements as JSON texts, by which they are compared.
 fn texts(list: &List<'_>, budget: &mut Budget<'_>) -> Result<Vec<String>, EvalError> {
     budget.work(list.len())?;
     match &list.items {
@@ -118,7 +118,7 @@ fn sets_equal(a: &List<'_>, b: &List<'_>, budget: &mut Budget<'_>) -> Result<boo
     Ok(a == b)
 }
 
-/// What tells an element of a list that is a map by keys.
+/// Returns the identity of an element of a list that is a map by keys.
 fn key_of(value: &Value<'_>, keys: &[Box<str>]) -> Result<String, EvalError> {
     let mut out = String::new();
     for key in keys {
@@ -183,7 +183,7 @@ fn maps_equal<'a>(a: &Value<'a>, b: &Value<'a>, budget: &mut Budget<'_>) -> Resu
     Ok(true)
 }
 
-/// `None` if they are not both numbers; no order with NaN.
+/// Compares numbers; `None` if one is not a number, `Some(None)` for NaN.
 fn numbers(a: &Value<'_>, b: &Value<'_>) -> Option<Option<Ordering>> {
     let whole = |v: &Value<'_>| match v {
         Value::Int(i) => Some(i128::from(*i)),
@@ -212,7 +212,7 @@ fn compare_double(x: f64, y: i128) -> Option<Ordering> {
     Some(floor.cmp(&y).then(if x.fract() == 0.0 { Ordering::Equal } else { Ordering::Greater }))
 }
 
-/// The order of two values of comparable types.
+/// Returns the order of two values of comparable types.
 pub fn compare(a: &Value<'_>, b: &Value<'_>) -> Result<Ordering, EvalError> {
     Ok(match (a, b) {
         (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
@@ -227,7 +227,7 @@ pub fn compare(a: &Value<'_>, b: &Value<'_>) -> Result<Ordering, EvalError> {
     })
 }
 
-/// Whether a list holds a value, or a map a key.
+/// Returns whether a list contains a value, or a map a key.
 pub fn contains<'a>(
     value: &Value<'a>,
     within: &Value<'a>,
@@ -250,7 +250,7 @@ pub fn contains<'a>(
     }
 }
 
-/// Two lists in one; as sets or maps by keys where they are declared so.
+/// Concatenates two lists, as sets or as maps by keys if they are declared so.
 pub fn concat<'a>(a: &List<'a>, b: &List<'a>, budget: &mut Budget<'_>) -> Result<List<'a>, EvalError> {
     budget.work(a.len() + b.len())?;
     let mut out = a.clone();
@@ -292,7 +292,7 @@ pub fn concat<'a>(a: &List<'a>, b: &List<'a>, budget: &mut Budget<'_>) -> Result
     }
 }
 
-/// Whether a value is empty or zero, for `optional.ofNonZeroValue`.
+/// Returns whether a value is empty or zero, for `optional.ofNonZeroValue`.
 pub fn is_zero(value: &Value<'_>) -> bool {
     match value {
         Value::Null | Value::Optional(None) => true,
@@ -310,7 +310,7 @@ pub fn is_zero(value: &Value<'_>) -> bool {
     }
 }
 
-/// An owned map, to be changed.
+/// Returns an owned copy of a map's entries.
 pub fn to_entries<'a>(map: &Map<'a>) -> Result<BTreeMap<Key<'a>, Value<'a>>, EvalError> {
     map.keys()
         .into_iter()

@@ -1,4 +1,4 @@
-//! Tokens to a tree: precedence climbing with bounds on size, nesting and height, and recovery from some errors.
+//! The parser: precedence climbing with limits of size, nesting and height, and recovery from some errors.
 
 use crate::ast::{Element, Entry, Expr, FieldInit, Fold, Kind, Literal, operator};
 use crate::lexer::{Lexeme, Token, tokens};
@@ -6,19 +6,19 @@ use crate::macros::{self, Macros};
 use crate::source::{Issues, NOWHERE};
 use crate::unescape;
 
-/// Code points in an expression.
+/// The maximum length of an expression in code points.
 const LONGEST: usize = 100_000;
-/// Expressions within expressions, and operators in a row.
+/// The maximum nesting of expressions, and number of consecutive operators.
 const DEEPEST: usize = 250;
-/// Height of the tree, macros expanded.
+/// The maximum height of the tree after macro expansion.
 pub const HIGHEST: u16 = 300;
-/// Nodes in the tree; macros that copy their target could make it grow without bound.
+/// The maximum number of nodes; macros that copy their target could make the tree grow without limit.
 const MOST_NODES: u32 = 200_000;
 
 const OPERAND: &str = "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, \
                        STRING, BYTES, IDENTIFIER}";
 
-/// Words that no variable may have as its name.
+/// Reserved words, which cannot be names of variables.
 const RESERVED: &[&str] = &[
     "as",
     "break",
@@ -43,7 +43,7 @@ const RESERVED: &[&str] = &[
     "while",
 ];
 
-/// What an operand may start with, where other tokens may stand as well.
+/// Returns the tokens with which an operand may start, and the given punctuation, for error messages.
 fn operand_or(punctuation: &str) -> String {
     let rest = "'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER";
     format!("{{{punctuation}{rest}}}")
@@ -56,13 +56,13 @@ pub struct Parser<'a> {
     next_id: u32,
     depth: usize,
     too_big: bool,
-    /// The token at which an error was reported last: until another one is reached, more of them say nothing new.
+    /// The token at which the last error was reported; more errors at the same token are not reported.
     failed_at: Option<usize>,
     pub macros: Macros,
     pub issues: Issues,
 }
 
-/// The tree of an expression, and the number of its highest id plus one.
+/// Returns the tree of an expression, and the number of ids (the highest id plus one).
 pub fn parse(source: &str, macros: Macros) -> Result<(Expr, u32), Issues> {
     let text: Vec<char> = source.chars().collect();
     let mut issues = Issues::of(source);
@@ -112,7 +112,7 @@ impl Parser<'_> {
         matches!(self.peek(), Token::Punct(p) if *p == punct)
     }
 
-    /// Takes the token if it is this one, and says where it stood.
+    /// Consumes the token if it is this one; returns its position.
     fn take(&mut self, punct: &str) -> Option<usize> {
         let at = self.at();
         self.is(punct).then(|| {
@@ -121,7 +121,7 @@ impl Parser<'_> {
         })
     }
 
-    /// The next token as errors show it.
+    /// Returns the next token as errors show it.
     fn shown(&self) -> String {
         match self.peek() {
             Token::End => "<EOF>".to_owned(),
@@ -174,7 +174,7 @@ impl Parser<'_> {
         self.next_id - 1
     }
 
-    /// A node; a broken one where the tree would become too high or too large.
+    /// Creates a node; a broken one if the tree would become too high or too large.
     pub fn node(&mut self, at: usize, kind: Kind) -> Expr {
         let id = self.id();
         let expr = Expr { id, at: at as u32, height: 1, kind };
@@ -202,7 +202,7 @@ impl Parser<'_> {
         self.node(at, Kind::Fold(Box::new(fold)))
     }
 
-    /// The same tree again, with ids of its own.
+    /// Copies a tree, with new ids.
     pub fn copy(&mut self, expr: &Expr) -> Expr {
         if self.next_id > MOST_NODES {
             self.give_up();
@@ -265,7 +265,7 @@ impl Parser<'_> {
         out
     }
 
-    /// `a || b || c` or, below it, `a && b && c`, as a balanced tree.
+    /// Parses `a || b || c` or, one level below, `a && b && c`, into a balanced tree.
     fn logic(&mut self, punct: &'static str, function: &str) -> Expr {
         let operand = |p: &mut Self| match punct {
             "||" => p.logic("&&", operator::AND),
@@ -292,7 +292,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Comparisons (level 0), sums (1), products (2): all from left to right.
+    /// Parses comparisons (level 0), sums (1) and products (2), left-associative.
     fn binary(&mut self, level: usize) -> Expr {
         const LEVELS: [&[(&str, &str)]; 3] = [
             &[
@@ -323,7 +323,7 @@ impl Parser<'_> {
         left
     }
 
-    /// The end stands where something else should: `expecting` is all that could.
+    /// Reports an error if the input has ended; `expecting` lists the expected tokens.
     fn ends_early(&mut self, expecting: &str) -> bool {
         let ends = *self.peek() == Token::End;
         if ends {
@@ -386,7 +386,7 @@ impl Parser<'_> {
         }
     }
 
-    /// What follows a dot: a field, or a method.
+    /// Parses what follows a dot: a field or a method.
     fn selection(&mut self, operand: Expr, at: usize) -> Expr {
         let optional = self.take("?").is_some();
         let name = match self.peek() {
@@ -462,7 +462,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A token stands where an operand should: left out, if an operand follows it.
+    /// Handles a token where an operand is expected: skips it if an operand follows.
     fn no_operand(&mut self) -> Expr {
         let shown = self.shown();
         let starts = match self.peek_after() {
@@ -531,7 +531,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A variable, a call, or a message: `a`, `.a`, `a()`, `a.b.C{}`.
+    /// Parses a variable, a call, or a message: `a`, `.a`, `a()`, `a.b.C{}`.
     fn name(&mut self, at: usize) -> Expr {
         let dot = self.take(".").is_some();
         let Token::Ident(name) = self.peek().clone() else {
@@ -559,7 +559,7 @@ impl Parser<'_> {
         }
     }
 
-    /// If names joined by dots and a brace follow: takes the names and gives them.
+    /// Consumes and returns names joined by dots, if a brace follows them.
     fn message_name(&mut self, dot: bool) -> Option<String> {
         let mut at = self.next;
         let mut name = String::new();
@@ -701,7 +701,7 @@ mod tests {
         assert_eq!(errors("`a`").matches("ERROR").count(), 1);
         assert!(errors("\"\\u12\"").contains("token recognition error at: '\"\\u12\"'"));
         for source in ["a ? b", "{a}", "f(a,", "{\"a\":", "a{b:", "x?.y"] {
-            assert_eq!(errors(source).matches("ERROR").count(), 1, "{source}: one place, one error");
+            assert_eq!(errors(source).matches("ERROR").count(), 1, "{source}: not exactly one error");
         }
         assert!(errors("namespace == 'a'").starts_with("ERROR: <input>:1:1: reserved identifier: namespace"));
         assert!(errors("99999999999999999999").contains("invalid int literal"));

@@ -1,4 +1,4 @@
-//! A checked tree made ready for evaluation: constants folded, attributes joined, functions looked up.
+//! The planner: prepares a checked tree for evaluation. It folds constants, joins attributes and looks functions up.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,29 +12,29 @@ use crate::library::regex::Pattern;
 use crate::library::registry::calls;
 use crate::value::{Key, Map, Value};
 
-/// One step of an evaluation.
+/// One node of the plan.
 #[derive(Debug)]
 pub enum Node {
     Const(Value<'static>),
-    /// A variable or another value with what is taken out of it.
+    /// A variable or another value, with qualifiers.
     Attr(Box<Attr>),
-    /// The same, but the last part is only looked for.
+    /// A presence test: an attribute whose last qualifier is only tested.
     Has(Box<Attr>),
     And(Box<(Node, Node)>),
     Or(Box<(Node, Node)>),
     Call(Box<CallNode>),
-    /// Whether a value is among constants.
+    /// Tests whether a value is one of several constants.
     In(Box<(Node, Constants)>),
-    /// `a.or(b)`, or `a.orValue(b)` if told.
+    /// `a.or(b)`, or `a.orValue(b)` if the flag is true.
     OptionalOr(Box<(Node, Node)>, bool),
     NotStrictlyFalse(Box<Node>),
     List(Vec<(Node, bool)>),
     Map(Vec<(Node, Node, bool)>),
     Object(Box<ObjectNode>),
     Fold(Box<FoldNode>),
-    /// `@result + [x]`, within a fold that gathers a list.
+    /// `@result + [x]`, in a comprehension that builds a list.
     Append(Box<Node>),
-    /// `cel.@mapInsert(@result, …)`, within a fold that gathers a map.
+    /// `cel.@mapInsert(@result, …)`, in a comprehension that builds a map.
     Insert(Vec<Node>),
 }
 
@@ -67,11 +67,11 @@ pub enum QualifierKey {
 
 pub struct CallNode {
     pub function: Box<str>,
-    /// If only one is possible.
+    /// Set if only one is possible.
     pub overload: Option<&'static str>,
     pub calls: &'static [Call],
     pub args: Vec<Node>,
-    /// The compiled pattern of a call whose pattern is constant.
+    /// The compiled pattern, if the pattern of the call is constant.
     pub pattern: Option<Pattern>,
 }
 
@@ -84,7 +84,7 @@ impl std::fmt::Debug for CallNode {
 #[derive(Debug)]
 pub struct Constants {
     pub keys: BTreeSet<Key<'static>>,
-    /// Those that are no keys, such as doubles.
+    /// Constants that cannot be keys, such as doubles.
     pub others: Vec<Value<'static>>,
 }
 
@@ -104,11 +104,11 @@ pub struct FoldNode {
     pub condition: Node,
     pub step: Node,
     pub result: Node,
-    /// Only gives `init` a name; evaluated when it is used.
+    /// Only binds `init` to a name; it is evaluated on first use.
     pub binds: bool,
 }
 
-/// Makes the plan; fails where a constant part can never be evaluated.
+/// Creates the plan; fails if a constant part can never be evaluated.
 pub fn plan(expr: &Expr, checked: &Checked) -> Result<Node, EvalError> {
     Planner { checked }.node(expr)
 }
@@ -163,7 +163,7 @@ impl Planner<'_> {
         Node::Attr(Box::new(Attr { root, qualifiers: Vec::new() }))
     }
 
-    /// The node as something that qualifiers can follow.
+    /// Plans an expression as an attribute, to which qualifiers can be added.
     fn attr(&self, expr: &Expr) -> Result<Attr, EvalError> {
         Ok(match self.node(expr)? {
             Node::Attr(attr) => *attr,
@@ -171,7 +171,7 @@ impl Planner<'_> {
         })
     }
 
-    /// A branch of a conditional, where a presence test is an attribute too.
+    /// Plans a branch of a conditional, where a presence test is an attribute, too.
     fn branch(&self, expr: &Expr) -> Result<Attr, EvalError> {
         Ok(match self.node(expr)? {
             Node::Attr(attr) | Node::Has(attr) => *attr,
@@ -267,7 +267,7 @@ impl Planner<'_> {
         })))
     }
 
-    /// The step, which grows the accumulator in place where it only adds to it.
+    /// Plans the step; a step that only adds to the accumulator changes it in place.
     fn step(&self, fold: &Fold) -> Result<Node, EvalError> {
         let Kind::Call { function, args, .. } = &fold.step.kind else { return self.node(&fold.step) };
         match (&**function, args.as_slice()) {
@@ -293,7 +293,7 @@ impl Planner<'_> {
     }
 }
 
-/// Whether it is `@result + […]` or `cel.@mapInsert(@result, …)`.
+/// Returns whether the step is `@result + […]` or `cel.@mapInsert(@result, …)`.
 fn is_growth(step: &Expr) -> bool {
     let Kind::Call { function, args, .. } = &step.kind else { return false };
     let accumulates = matches!(args.first().map(|a| &a.kind), Some(Kind::Ident(n)) if &**n == ACCUMULATOR);
@@ -308,7 +308,7 @@ fn is_conversion(function: &str) -> bool {
     )
 }
 
-/// The first that takes the values computes the call.
+/// Calls the first implementation that accepts the values.
 pub fn invoke<'a>(
     calls: &[Call],
     args: &[Value<'a>],

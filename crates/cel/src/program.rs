@@ -1,4 +1,4 @@
-//! From the text of an expression to a program that can be evaluated.
+//! Compilation of an expression's text to a program.
 
 use crate::activation::Activation;
 use crate::ast::{Expr, Kind};
@@ -15,18 +15,18 @@ use crate::types::Type;
 use crate::validators;
 use crate::value::Value;
 
-/// How deep lists and maps in the value of an expression may hold each other.
+/// The maximum nesting of lists and maps in the value of an expression.
 const DEEPEST_RESULT: u16 = 256;
 
-/// An expression that is known to be right.
+/// A parsed and checked expression.
 #[derive(Debug)]
 pub struct Expression {
     tree: Expr,
     checked: Checked,
 }
 
-/// Parses and checks an expression. Its value must have exactly one of the types
-/// wanted, if any are given: `dyn` will not do, as upstream.
+/// Parses and checks an expression. If `wanted` is not empty, the type of its value must be exactly one of these: as
+/// upstream, `dyn` is not accepted.
 pub fn checked(source: &str, decls: &Declarations, wanted: &[Type]) -> Result<Expression, CompileError> {
     let issues = |e| CompileError::Issues(e);
     let parsed = roomy(nesting(source), || parse(source, decls.features.macros));
@@ -60,12 +60,12 @@ impl Expression {
         self.checked.type_of(&self.tree)
     }
 
-    /// Whether the expression uses the variable, `oldSelf` for one.
+    /// Returns whether the expression uses the variable, such as `oldSelf`.
     pub fn references(&self, variable: &str) -> bool {
         references(&self.tree, variable)
     }
 
-    /// What an evaluation may cost, with the limits of the declared types of variables.
+    /// Returns the estimated cost of an evaluation, from the limits in the declared types of variables.
     pub fn estimate(&self, decls: &Declarations) -> CostRange {
         let height = usize::from(self.tree.height);
         let range = roomy(height, || estimate::estimate(&self.tree, &self.checked, decls));
@@ -86,7 +86,7 @@ fn references(tree: &Expr, variable: &str) -> bool {
     }
 }
 
-/// An expression made ready. Evaluations do not change it; share it freely.
+/// A program, ready for evaluation. Evaluations do not change it, so that it can be shared.
 #[derive(Debug)]
 pub struct Program {
     node: Node,
@@ -98,8 +98,8 @@ impl Program {
         &self.output_type
     }
 
-    /// The value for these variables. What the evaluation costs is taken from the budget, also if it fails; one that
-    /// goes past the limit of a call, or finds the budget used up, fails with [`EvalError::CostLimitExceeded`].
+    /// Evaluates the program with these variables. The cost is charged to the budget even if the evaluation fails. An
+    /// evaluation that exceeds the limit of a call or the budget fails with [`EvalError::CostLimitExceeded`].
     pub fn evaluate<'a>(
         &self,
         activation: &Activation<'_, 'a>,
@@ -114,8 +114,9 @@ impl Program {
         bounded(result?)
     }
 
-    /// As `evaluate`, from within the evaluation of another expression: a variable computed on first use. The
-    /// counts of the outer evaluation are kept apart.
+    /// Does the same as `evaluate`, within the evaluation of another expression: for a variable that is computed on
+    /// first
+    /// use. The counters of the outer evaluation are kept separately.
     pub fn evaluate_within<'a>(
         &self,
         activation: &Activation<'_, 'a>,

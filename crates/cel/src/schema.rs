@@ -1,4 +1,4 @@
-//! Types declared by OpenAPI schemas, and JSON seen through them.
+//! Types declared by OpenAPI schemas, and JSON values of these types.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,41 +13,41 @@ use crate::time;
 use crate::types::Type;
 use crate::value::{List, Map, Object, Str, Value};
 
-/// The largest request; what bounds sizes that a schema leaves open.
+/// The largest request, which limits sizes that a schema does not.
 pub const MAX_REQUEST_BYTES: i64 = 3 * 1024 * 1024;
 const MAX_DURATION: i64 = 32;
 const MAX_DATETIME: i64 = 32;
 const DATE: i64 = 12;
 const MIN_DATETIME: i64 = 21;
 const MIN_DURATION: i64 = 3;
-/// Schemas within schemas.
+/// The maximum nesting of schemas.
 const DEEPEST: usize = 200;
 
-/// A type with what estimates and conversions need to know of it.
+/// A type, with what cost estimates and conversions need.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeclType {
     name: Arc<str>,
     shape: Shape,
-    /// Elements, entries or bytes at most.
+    /// The maximum number of elements, entries or bytes.
     pub max_elements: i64,
-    /// Bytes of JSON at least.
+    /// The minimum number of bytes as JSON.
     pub min_serialized_size: i64,
     nullable: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 enum Shape {
-    /// JSON as it is.
+    /// Untyped JSON.
     Dyn,
     IntOrString,
-    /// What only functions look into, such as a quantity.
+    /// A type that only functions can inspect, such as a quantity.
     Opaque,
     Scalar(Scalar),
     List {
         element: Arc<DeclType>,
         kind: ListKind,
     },
-    /// The type of its values, and of its keys where that is limited.
+    /// The type of the values, and of the keys if their size is limited.
     Map(Arc<DeclType>, Option<Arc<DeclType>>),
     Object(BTreeMap<Box<str>, Field>),
 }
@@ -64,12 +64,12 @@ enum Scalar {
     DateTime,
 }
 
-/// How a list compares and grows (`x-kubernetes-list-type`).
+/// How a list is compared and concatenated (`x-kubernetes-list-type`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListKind {
     Atomic,
     Set,
-    /// By the values of these properties.
+    /// Elements are identified by the values of these properties.
     Map(Vec<Box<str>>),
 }
 
@@ -86,7 +86,7 @@ impl DeclType {
         Self { name: name.into(), shape, max_elements, min_serialized_size, nullable: false }
     }
 
-    /// Anything.
+    /// Returns the dynamic type.
     pub fn dynamic() -> Self {
         Self::new("dyn", Shape::Dyn, 0, 1)
     }
@@ -119,17 +119,17 @@ impl DeclType {
         Self::new("map", Shape::Map(Arc::new(element), None), max_elements, 2)
     }
 
-    /// A map whose keys have a limited size.
+    /// Returns a map type whose keys have a limited size.
     pub fn map_of(key: DeclType, element: DeclType, max_elements: i64) -> Self {
         Self::new("map", Shape::Map(Arc::new(element), Some(Arc::new(key))), max_elements, 2)
     }
 
-    /// A type of a function library, such as `kubernetes.Quantity`.
+    /// Returns a type of a function library, such as `kubernetes.Quantity`.
     pub fn opaque(name: &str) -> Self {
         Self::new(name, Shape::Opaque, 0, 8)
     }
 
-    /// An object type of one's own: the name of the type, and its fields by their JSON names.
+    /// Returns an object type with this name, and with fields by their JSON names.
     pub fn object<'n>(name: &str, fields: impl IntoIterator<Item = (&'n str, DeclType)>) -> Self {
         let field = |(json_name, decl): (&str, DeclType)| {
             (json_name.into(), Field { json_name: json_name.into(), decl, required: false })
@@ -141,7 +141,7 @@ impl DeclType {
         &self.name
     }
 
-    /// Of a list or a map.
+    /// Returns the type of the elements of a list, or of the values of a map.
     pub fn element(&self) -> Option<&DeclType> {
         match &self.shape {
             Shape::List { element, .. } | Shape::Map(element, _) => Some(element),
@@ -157,7 +157,7 @@ impl DeclType {
         matches!(self.shape, Shape::Map(..))
     }
 
-    /// The type of a map's keys, where it says more than that they are strings.
+    /// Returns the type of a map's keys, if it is more specific than string.
     pub fn key(&self) -> Option<&DeclType> {
         if let Shape::Map(_, key) = &self.shape { key.as_deref() } else { None }
     }
@@ -166,7 +166,7 @@ impl DeclType {
         matches!(self.shape, Shape::Object(_))
     }
 
-    /// A field by its name in expressions.
+    /// Returns a field by its name in expressions.
     pub fn field(&self, name: &str) -> Option<&Field> {
         if let Shape::Object(fields) = &self.shape { fields.get(name) } else { None }
     }
@@ -193,7 +193,7 @@ impl DeclType {
         }
     }
 
-    /// The same type with every object in it named by its place below `name`.
+    /// Returns the same type, with every object type in it named by its path below `name`.
     pub fn named(&self, name: &str) -> Self {
         let mut out = self.clone();
         match &mut out.shape {
@@ -211,7 +211,7 @@ impl DeclType {
         out
     }
 
-    /// Calls with every object type in it.
+    /// Calls `found` with every object type in it.
     pub(crate) fn each_object<'t>(&'t self, found: &mut impl FnMut(&'t DeclType)) {
         match &self.shape {
             Shape::Object(fields) => {
@@ -223,8 +223,9 @@ impl DeclType {
         }
     }
 
-    /// How often data of this type can stand in one request at most: the cardinality of rules below lists and
-    /// maps without limits.
+    /// Returns the maximum number of values of this type in one request: the cardinality of rules below lists and
+    /// maps
+    /// without limits.
     pub fn max_cardinality(&self) -> u64 {
         u64::try_from(MAX_REQUEST_BYTES / (self.min_serialized_size + 1)).unwrap_or(1)
     }
@@ -242,9 +243,10 @@ fn text<'s>(schema: &'s Json, name: &str) -> &'s str {
     schema.get(name).and_then(Json::as_str).unwrap_or("")
 }
 
-/// The type of an OpenAPI v3 schema given as JSON (a structural schema, `type` a string); `None` where rules may
-/// not look at such data. `resource_root` for the root of a resource: `apiVersion`, `kind` and `metadata` with
-/// `name` and `generateName` are then always there.
+/// Returns the type of an OpenAPI v3 schema given as JSON (a structural schema, `type` is a string); `None` if rules
+/// cannot access such data. `resource_root` is true at the root of a resource, which always has `apiVersion`, `kind`
+/// and
+/// `metadata` with `name` and `generateName`.
 pub fn declared_type(schema: &Json, resource_root: bool) -> Option<DeclType> {
     declared(schema, resource_root, 0)
 }
@@ -324,7 +326,7 @@ fn object(schema: &Json, root: bool, depth: usize) -> Option<DeclType> {
     Some(DeclType::new("object", Shape::Object(fields), 0, min_size))
 }
 
-/// What every object has, whatever its schema says.
+/// Adds the fields that every object has, whatever its schema specifies.
 fn add_object_meta(fields: &mut BTreeMap<Box<str>, Field>) {
     let text = || DeclType::string(MAX_REQUEST_BYTES - 2);
     let field = |name: &str, decl| Field { json_name: name.into(), decl, required: false };
@@ -363,12 +365,12 @@ fn string(schema: &Json) -> DeclType {
     }
 }
 
-/// JSON as the declared type says.
+/// Converts JSON to a value of the declared type.
 pub fn to_value<'a>(json: &'a Json, decl: &'a DeclType) -> Result<Value<'a>, EvalError> {
     from_json(json, Some(decl))
 }
 
-/// JSON without a type: objects are maps, numbers ints or doubles.
+/// Converts JSON to a value without a type: objects become maps, numbers ints or doubles.
 pub fn dynamic(json: &Json) -> Value<'_> {
     match json {
         Json::Null => Value::Null,
@@ -447,7 +449,7 @@ fn formatted(s: &str, scalar: Scalar) -> Result<Value<'_>, EvalError> {
     }
 }
 
-/// The longer form that the `duration` format knows: `2 weeks`, `1 day`.
+/// Parses the longer form of the `duration` format: `2 weeks`, `1 day`.
 fn word_duration(s: &str) -> Option<i64> {
     const UNITS: &[(&[&str], i64)] = &[
         (&["ns", "nano", "nanos", "nanosecond", "nanoseconds"], 1),

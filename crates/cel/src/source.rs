@@ -1,24 +1,24 @@
-//! An expression's text, and errors that point into it.
+//! The text of an expression, and errors with positions in it.
 
 use std::fmt;
 
-/// Errors after this many are counted, not kept.
+/// Further errors are counted, but not kept.
 const MOST_ERRORS: usize = 100;
-/// Lines longer than this are not shown under an error.
+/// Longer lines are not shown under an error.
 const LONGEST_SNIPPET: usize = 16384;
 
-/// The place of errors that have none.
+/// The position of errors that have none.
 pub const NOWHERE: usize = usize::MAX;
 
-/// One error at a place of the expression.
+/// One error at a position in the expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issue {
-    /// In code points from the start.
+    /// The offset in code points.
     pub at: usize,
     pub message: String,
 }
 
-/// What is wrong with an expression, in the order of its text.
+/// The errors of an expression, in the order of their positions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Issues {
     pub list: Vec<Issue>,
@@ -43,7 +43,7 @@ impl Issues {
         self.list.is_empty()
     }
 
-    /// 1-based line, 0-based column.
+    /// Returns the 1-based line and the 0-based column.
     fn place(&self, at: usize) -> (usize, usize) {
         let (mut line, mut column) = (1, 0);
         for c in self.source.chars().take(at) {
@@ -58,7 +58,7 @@ impl Issues {
     }
 }
 
-/// A dot for each character before the place and a caret at it, wide ones below wide characters.
+/// Returns a dot for each character before the position and a caret at it; below wide characters, wide ones.
 fn pointer(line: &str, column: usize) -> String {
     let mut out = String::new();
     let mut chars = line.chars();
@@ -84,7 +84,7 @@ impl fmt::Display for Issues {
                 continue;
             }
             if self.source.is_empty() {
-                // There is nothing to point at.
+                // The error has no position to point at.
                 write!(f, "ERROR: <input>:1:0: {}", issue.message)?;
                 continue;
             }

@@ -1,13 +1,13 @@
-//! Room for recursion: what goes deep runs on a thread with a large stack.
+//! Stack space for recursion: deep recursion runs on a thread with a large stack.
 
 use std::thread;
 
 const STACK: usize = 64 << 20;
 
-/// Trees up to this height fit on any stack.
+/// The maximum height of trees that fit on any stack.
 pub const SHALLOW: usize = 40;
 
-/// Does the work here if it is shallow, else where there is room.
+/// Runs the work on this thread if it is shallow, otherwise on a thread with a large stack.
 pub fn roomy<T: Send>(depth: usize, work: impl FnOnce() -> T + Send) -> Option<T> {
     if depth <= SHALLOW {
         return Some(work());
@@ -19,7 +19,7 @@ pub fn roomy<T: Send>(depth: usize, work: impl FnOnce() -> T + Send) -> Option<T
     })
 }
 
-/// How deep a text may nest at most: brackets within brackets, and conditionals after each other.
+/// Returns the maximum nesting of a text: nested brackets, and chained conditionals.
 pub fn nesting(source: &str) -> usize {
     let (mut depth, mut deepest, mut questions) = (0_usize, 0, 0);
     for c in source.chars() {

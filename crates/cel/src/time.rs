@@ -1,26 +1,26 @@
-//! Timestamps and durations: parsing and printing as Go does, within the range that CEL has.
+//! Timestamps and durations: parsed and formatted as in Go, within CEL's range.
 
 use jiff::Timestamp;
 use jiff::tz::{Offset, TimeZone};
 
 use crate::error::EvalError;
 
-/// 0001-01-01T00:00:00Z and the end of 9999.
+/// 0001-01-01T00:00:00Z, and the end of the year 9999.
 const FIRST_SECOND: i64 = -62_135_596_800;
 const LAST_SECOND: i64 = 253_402_300_799;
 
-/// `1h15m30.5s`, as Go's `time.ParseDuration` reads it; nanoseconds.
+/// Parses `1h15m30.5s` as Go's `time.ParseDuration` does; returns nanoseconds.
 pub fn parse_duration(text: &str) -> Option<i64> {
     i64::try_from(knarr_apimachinery::duration::parse(text).ok()?.as_nanos()).ok()
 }
 
-/// In seconds, with as many decimals as needed: `5400s`, `0.5s`.
+/// Formats nanoseconds as seconds, with as many decimals as needed: `5400s`, `0.5s`.
 pub fn duration_string(nanos: i64) -> String {
     let seconds = (nanos / 1_000_000_000) as f64 + (nanos % 1_000_000_000) as f64 / 1e9;
     format!("{seconds}s")
 }
 
-/// RFC 3339.
+/// Parses RFC 3339.
 pub fn parse_timestamp(text: &str) -> Result<Timestamp, EvalError> {
     let bad = || {
         EvalError::new(format!(
@@ -55,13 +55,13 @@ pub fn parse_timestamp(text: &str) -> Result<Timestamp, EvalError> {
     in_range(timestamp).ok_or_else(|| EvalError::new("timestamp overflow"))
 }
 
-/// The timestamp, if CEL can tell it.
+/// Returns the timestamp if it is in CEL's range.
 pub fn in_range(timestamp: Timestamp) -> Option<Timestamp> {
     let seconds = timestamp.as_second();
     (FIRST_SECOND..=LAST_SECOND).contains(&seconds).then_some(timestamp)
 }
 
-/// A day `2006-01-02` at midnight UTC, or a timestamp.
+/// Parses a date `2006-01-02`, at midnight UTC, or a timestamp.
 pub fn parse_date(text: &str) -> Option<Timestamp> {
     let date: jiff::civil::Date = text.parse().ok()?;
     if text.len() != 10 {
@@ -70,7 +70,7 @@ pub fn parse_date(text: &str) -> Option<Timestamp> {
     date.to_zoned(TimeZone::UTC).ok().map(|z| z.timestamp())
 }
 
-/// A zone by its name, or as `+02:00`.
+/// Returns a zone by its name, or by an offset such as `+02:00`.
 pub fn zone(name: &str) -> Result<TimeZone, EvalError> {
     let Some((hours, minutes)) = name.split_once(':') else {
         if matches!(name, "" | "UTC") {

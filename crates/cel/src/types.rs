@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Type {
-    /// Anything; what it is turns out at evaluation.
+    /// Any type, known only at evaluation.
     Dyn,
-    /// What an expression with an error has.
+    /// The type of an expression with an error.
     Error,
     Null,
     Bool,
@@ -21,12 +21,12 @@ pub enum Type {
     Duration,
     List(Arc<Type>),
     Map(Arc<(Type, Type)>),
-    /// An object with declared fields, by its name.
+    /// An object type with declared fields, by name.
     Object(Arc<str>),
-    /// A type that only functions look into, by its name.
+    /// A type that only functions can inspect, by name.
     Opaque(Arc<str>),
     Optional(Arc<Type>),
-    /// A type that is not decided yet.
+    /// A type parameter, not yet resolved.
     Param(Arc<str>),
     /// The type of a type.
     Type(Option<Arc<Type>>),
@@ -53,7 +53,7 @@ impl Type {
         Self::Type(Some(Arc::new(inner)))
     }
 
-    /// The name without parameters, as `type(x)` and "no such overload" give it.
+    /// Returns the name without type parameters, as in `type(x)` and "no such overload".
     pub fn name(&self) -> &str {
         match self {
             Self::Dyn => "dyn",
@@ -83,7 +83,7 @@ impl Type {
         matches!(self, Self::Dyn | Self::Error)
     }
 
-    /// Fixed in size, so that working on it costs the same for every value.
+    /// Returns whether values have a fixed size, so that operations on them cost the same for every value.
     pub fn is_scalar(&self) -> bool {
         match self {
             Self::Bool | Self::Double | Self::Duration | Self::Int | Self::Timestamp | Self::Uint => true,
@@ -92,7 +92,7 @@ impl Type {
         }
     }
 
-    /// No larger than checking can go through quickly.
+    /// Returns whether the type is small enough to be checked quickly.
     pub fn is_small(&self) -> bool {
         fn room(t: &Type, left: usize) -> Option<usize> {
             let left = left.checked_sub(1)?;
@@ -105,7 +105,7 @@ impl Type {
         room(self, 300).is_some()
     }
 
-    /// The type named by an identifier of an expression, such as `int` or `google.protobuf.Duration`.
+    /// Returns the type that an identifier names, such as `int` or `google.protobuf.Duration`.
     pub fn named(name: &str) -> Option<Self> {
         Some(match name {
             "bool" => Self::Bool,
@@ -127,7 +127,7 @@ impl Type {
     }
 }
 
-/// As type errors show it.
+/// Formats the type as type errors show it.
 impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -148,7 +148,7 @@ impl fmt::Display for Type {
 #[derive(Debug, Clone, Default)]
 pub struct Substitutions {
     found: HashMap<Arc<str>, Type>,
-    /// What was there before each change since the last question, to take changes back.
+    /// The old value of each change since the last call of `assignable`, for reverting it.
     trail: Vec<(Arc<str>, Option<Type>)>,
 }
 
@@ -163,7 +163,7 @@ impl Substitutions {
         self.trail.push((name.clone(), before));
     }
 
-    /// Keeps the changes since the last question, or takes them back.
+    /// Keeps the changes since the last call, or reverts them; returns `keep`.
     fn settle(&mut self, keep: bool) -> bool {
         for (name, before) in self.trail.drain(..).rev() {
             match before {
@@ -179,7 +179,7 @@ impl Substitutions {
         keep
     }
 
-    /// The type with its parameters replaced; those unknown become `dyn` if wanted.
+    /// Replaces the type's parameters; with `unknown_to_dyn`, unknown ones become `dyn`.
     pub fn apply(&self, t: &Type, unknown_to_dyn: bool) -> Type {
         if let Some(found) = self.find(t) {
             return self.apply(found, unknown_to_dyn);
@@ -194,8 +194,8 @@ impl Substitutions {
         }
     }
 
-    /// Whether a value of the second type may stand where the first is wanted; notes what that says about
-    /// parameters, and leaves everything as it was if not.
+    /// Returns whether a value of type `t2` may be used where `t1` is wanted. Records the resulting substitutions of
+    /// parameters; reverts them if the types do not match.
     pub fn assignable(&mut self, t1: &Type, t2: &Type) -> bool {
         self.trail.clear();
         let fits = self.fits(t1, t2);
@@ -241,7 +241,7 @@ impl Substitutions {
         }
     }
 
-    /// Whether the parameter `t2` may be `t1`, and whether it was something already.
+    /// Returns whether `t1` can be substituted for the parameter `t2`, and whether `t2` had a substitution before.
     fn substitutes(&mut self, t1: &Type, t2: &Type) -> (bool, bool) {
         if t1 == t2 {
             return (true, true);
@@ -279,7 +279,7 @@ impl Substitutions {
     }
 }
 
-/// The more general of two types that go together.
+/// Returns the more general one of two compatible types.
 pub fn most_general(t1: &Type, t2: &Type) -> Type {
     if less_specific(t1, t2) { t1.clone() } else { t2.clone() }
 }

@@ -1,6 +1,6 @@
-//! String and bytes literals to their values.
+//! Decoding of string and bytes literals.
 
-/// The value of a string literal given with its quotes and raw prefix.
+/// Returns the value of a string literal, given with its quotes and its raw prefix.
 pub fn string(literal: &str) -> Result<String, &'static str> {
     let (body, raw) = body(literal)?;
     let body = normalized(body);
@@ -18,7 +18,7 @@ pub fn string(literal: &str) -> Result<String, &'static str> {
     Ok(out)
 }
 
-/// The value of a bytes literal, without its `b`.
+/// Returns the value of a bytes literal, given without its `b`.
 pub fn bytes(literal: &str) -> Result<Vec<u8>, &'static str> {
     let (body, raw) = body(literal)?;
     let body = normalized(body);

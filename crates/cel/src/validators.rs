@@ -1,4 +1,4 @@
-//! What is wrong with an expression although its types are right: constants that never work, lists of mixed types.
+//! Validation of well-typed expressions: constants that never work, lists of mixed types.
 
 use crate::ast::{Element, Expr, Kind, Literal};
 use crate::checker::Checked;
@@ -14,7 +14,7 @@ pub fn validate(tree: &Expr, checked: &Checked, source: &str) -> Result<(), Issu
     if issues.is_empty() { Ok(()) } else { Err(issues) }
 }
 
-/// `exempt` within the arguments of `format()`, whose list may be mixed.
+/// Validates a tree. `exempt` is true within the arguments of `format()`, whose list may be mixed.
 fn walk(expr: &Expr, checked: &Checked, exempt: bool, issues: &mut Issues) {
     let mut below = exempt;
     match &expr.kind {
@@ -78,7 +78,7 @@ fn homogeneous(elements: &[Element], checked: &Checked, issues: &mut Issues) {
     }
 }
 
-/// The first argument of these functions, if it is a literal, must be one that works.
+/// Checks the first argument of these functions, if it is a literal.
 fn literal_argument(function: &str, args: &[Expr], issues: &mut Issues) {
     let Some(Expr { kind: Kind::Literal(Literal::String(text)), at, .. }) = args.first() else { return };
     let works = match function {
@@ -92,7 +92,7 @@ fn literal_argument(function: &str, args: &[Expr], issues: &mut Issues) {
     }
 }
 
-/// A constant format and a list written out: they must fit.
+/// Checks a constant format against the literal list of its arguments.
 fn format_call(expr: &Expr, target: &Expr, args: &[Expr], checked: &Checked, issues: &mut Issues) {
     let (Kind::Literal(Literal::String(text)), [Expr { kind: Kind::List(elements), .. }]) =
         (&target.kind, args)

@@ -1,4 +1,4 @@
-//! Values of expressions. Objects of the API are looked at where they are, not copied.
+//! Values of expressions. Objects of the API are borrowed, not copied.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::opaque::Opaque;
 use crate::schema::{DeclType, from_json};
 use crate::types::Type;
 
-/// A value. `'a` is the life of the objects it looks into.
+/// A value. `'a` is the lifetime of the objects that it borrows from.
 #[derive(Debug, Clone)]
 pub enum Value<'a> {
     Null,
@@ -35,14 +35,14 @@ pub enum Value<'a> {
     Opaque(Opaque),
 }
 
-/// What an optional holds.
+/// The value of an optional.
 #[derive(Debug, Clone)]
 pub struct Held<'a> {
     pub value: Value<'a>,
     depth: u16,
 }
 
-/// A string, owned or not.
+/// A string, borrowed or shared.
 #[derive(Debug, Clone)]
 pub enum Str<'a> {
     Borrowed(&'a str),
@@ -80,7 +80,7 @@ impl Ord for Str<'_> {
     }
 }
 
-/// A list; with a declared type it may be a set or a map by keys in disguise.
+/// A list; with a declared type it may be a set or a map by keys.
 #[derive(Debug, Clone)]
 pub struct List<'a> {
     pub(crate) items: Items<'a>,
@@ -100,7 +100,7 @@ impl<'a> List<'a> {
         Self { items: Items::Owned(Arc::new(items)), decl: None, depth }
     }
 
-    /// The same list under a declared type.
+    /// Returns the same list with a declared type.
     pub(crate) fn declared(self, decl: Option<&'a DeclType>) -> Self {
         Self { decl, ..self }
     }
@@ -109,7 +109,7 @@ impl<'a> List<'a> {
         Self { items: Items::Json(items), decl, depth: 0 }
     }
 
-    /// Adds to the end: in place if nobody else holds the list.
+    /// Appends a value: in place if the list is not shared.
     pub(crate) fn push(&mut self, value: Value<'a>) -> Result<(), EvalError> {
         self.depth = self.depth.max(value.depth().saturating_add(1));
         if let Items::Json(_) = &self.items {
@@ -132,7 +132,7 @@ impl<'a> List<'a> {
         self.len() == 0
     }
 
-    /// The element; `None` past the end.
+    /// Returns the element; `None` past the end.
     pub fn get(&self, index: usize) -> Option<Result<Value<'a>, EvalError>> {
         match &self.items {
             Items::Owned(items) => items.get(index).cloned().map(Ok),
@@ -151,7 +151,7 @@ impl<'a> List<'a> {
     }
 }
 
-/// A key of a map. Numbers that are equal are equal as keys, whatever their type.
+/// A key of a map. Equal numbers are equal keys, whatever their type.
 #[derive(Debug, Clone)]
 pub enum Key<'a> {
     Bool(bool),
@@ -178,7 +178,7 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// The key that this value is, for a lookup: whole doubles count as the number.
+    /// Returns the key for looking up a value: whole doubles are equal to integers.
     pub fn lookup(value: &Value<'a>) -> Option<Self> {
         match value {
             Value::Double(d) if d.fract() == 0.0 && d.abs() < 9.2e18 => Some(Self::Int(*d as i64)),
@@ -186,7 +186,7 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// The key that this value is.
+    /// Returns the value as a key.
     pub fn of(value: &Value<'a>) -> Option<Self> {
         Some(match value {
             Value::Bool(b) => Self::Bool(*b),
@@ -231,21 +231,21 @@ impl PartialEq for Key<'_> {
 
 impl Eq for Key<'_> {}
 
-/// A map, its keys in order.
+/// A map, sorted by key.
 #[derive(Debug, Clone)]
 pub enum Map<'a> {
     Owned {
         entries: Arc<BTreeMap<Key<'a>, Value<'a>>>,
         depth: u16,
     },
-    /// Keys that are not there have an empty map, as the domains of a device's attributes.
+    /// Missing keys have an empty map as value, such as the domains of a device's attributes.
     Open {
         entries: Arc<BTreeMap<Key<'a>, Value<'a>>>,
         depth: u16,
     },
     Json {
         entries: &'a serde_json::Map<String, Json>,
-        /// Of the map itself.
+        /// The type of the map itself.
         decl: Option<&'a DeclType>,
     },
 }
@@ -256,7 +256,7 @@ impl<'a> Map<'a> {
         Self::Owned { entries: Arc::new(entries), depth }
     }
 
-    /// A map in which keys that are not there have an empty map.
+    /// Creates a map in which missing keys have an empty map as value.
     pub fn open(entries: BTreeMap<Key<'a>, Value<'a>>) -> Self {
         let depth = deepest(entries.values());
         Self::Open { entries: Arc::new(entries), depth }
@@ -300,7 +300,7 @@ impl<'a> Map<'a> {
         }
     }
 
-    /// The map as one that can grow: in place if nobody else holds it.
+    /// Returns the map as one that can grow: in place if it is not shared.
     pub(crate) fn into_owned(self) -> Result<Growing<'a>, EvalError> {
         match self {
             Self::Owned { entries, depth } | Self::Open { entries, depth } => Ok(Growing { entries, depth }),
@@ -329,7 +329,7 @@ pub(crate) struct Growing<'a> {
 }
 
 impl<'a> Growing<'a> {
-    /// `false` if the key is there already.
+    /// Inserts an entry; returns `false` if the key already exists.
     pub fn insert_new(&mut self, key: Key<'a>, value: Value<'a>) -> bool {
         if self.entries.contains_key(&key) {
             return false;
@@ -353,7 +353,7 @@ pub enum Object<'a> {
         fields: &'a serde_json::Map<String, Json>,
         decl: &'a DeclType,
     },
-    /// Made by the expression: `Object.spec{replicas: 3}`.
+    /// Constructed by the expression: `Object.spec{replicas: 3}`.
     Owned {
         name: Arc<str>,
         fields: Arc<BTreeMap<Box<str>, Value<'a>>>,
@@ -361,7 +361,7 @@ pub enum Object<'a> {
     },
 }
 
-/// One more than the depth of the deepest.
+/// Returns one more than the depth of the deepest value.
 fn deepest<'v, 'a: 'v>(values: impl Iterator<Item = &'v Value<'a>>) -> u16 {
     values.map(Value::depth).max().unwrap_or(0).saturating_add(1)
 }
@@ -379,7 +379,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// The value of a field by its name in expressions; one that is null counts as not there.
+    /// Returns the value of a field by its name in expressions; null counts as missing.
     pub fn field(&self, name: &str) -> Result<Option<Value<'a>>, EvalError> {
         match self {
             Self::Owned { fields, .. } => Ok(fields.get(name).cloned()),
@@ -391,7 +391,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// The names of the fields that are set, as expressions name them.
+    /// Returns the names of the fields that are set, as in expressions.
     pub fn names(&self) -> Vec<Str<'a>> {
         match self {
             Self::Owned { fields, .. } => fields.keys().map(|k| Str::Shared((**k).into())).collect(),
@@ -442,7 +442,7 @@ impl<'a> Value<'a> {
         if let Self::String(s) = self { Some(s) } else { None }
     }
 
-    /// How deep containers that expressions made nest.
+    /// Returns the nesting depth of the containers that expressions have created.
     pub(crate) fn depth(&self) -> u16 {
         match self {
             Self::List(list) => list.depth,
@@ -453,7 +453,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The type as far as the value itself knows it.
+    /// Returns the type as far as the value itself knows it.
     pub fn type_of(&self) -> Type {
         match self {
             Self::Null => Type::Null,
@@ -475,7 +475,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// What `size()` gives, where it applies: characters, bytes, elements, entries.
+    /// Returns the result of `size()`, if it applies: characters, bytes, elements, entries.
     pub fn size(&self) -> Option<u64> {
         Some(match self {
             Self::String(s) => s.chars().count() as u64,
@@ -488,7 +488,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// The size that costs count with: 1 for what has none.
+    /// Returns the size from which costs are calculated; 1 for values without a size.
     pub fn cost_size(&self) -> u64 {
         match self {
             Self::Optional(Some(inner)) => inner.value.cost_size(),
@@ -496,13 +496,13 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The value as JSON, where JSON can tell it.
+    /// Returns the value as JSON, if JSON can represent it.
     pub fn to_json(&self) -> Result<Json, EvalError> {
         crate::json::to_json(self)
     }
 }
 
-/// As error messages show it.
+/// Formats the value as error messages show it.
 impl fmt::Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

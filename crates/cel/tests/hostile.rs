@@ -1,4 +1,4 @@
-//! Expressions by nobody's friend: random, deep, large, growing. None panics, overflows the stack or runs on.
+//! Hostile expressions: random, deep, large, growing. None may panic, overflow the stack or run for long.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use knarr_cel::{Activation, Budget, Declarations, Type, checked, compile, schema};
 use serde_json::json;
 
-/// As small as a stack of a server's thread is.
+/// The smallest stack of the server's threads, in bytes.
 const STACK: usize = 2 << 20;
 
 fn decls() -> Declarations {
@@ -18,7 +18,7 @@ fn decls() -> Declarations {
         .variable("o", Type::Dyn)
 }
 
-/// Compiles, estimates and evaluates; whatever comes of it. Not for long.
+/// Compiles, estimates and evaluates an expression within a time limit; ignores the result.
 fn survive(source: &str) {
     let begun = Instant::now();
     let decls = decls();
@@ -185,7 +185,7 @@ fn growth_has_an_end() {
         (0..40).fold("'0123456789'".to_owned(), |s, _| format!("cel.bind(x, {s}, x + x)")),
         (0..40).fold("[1, 2, 3]".to_owned(), |s, _| format!("cel.bind(x, {s}, x + x)")),
         (0..40).fold("'ab'".to_owned(), |s, _| format!("cel.bind(x, {s}, x.replace('', x))")),
-        // Loops in loops.
+        // Nested loops.
         "lists.range(1000000).map(a, lists.range(1000000).map(b, a * b))".to_owned(),
         "lists.range(100000).all(a, lists.range(100000).all(b, true))".to_owned(),
         "lists.range(300000).distinct()".to_owned(),

@@ -1,7 +1,8 @@
-//! Expressions with what upstream's implementation makes of them: types, values, costs, estimates, errors.
+//! Compares expressions with upstream's implementation: types, values, costs, estimates, errors.
 //!
-//! `upstream/expressions.jsonl` has one expression a line. Its facts were printed by upstream's own environment of 1.37
-//! for the schema and the object beside it.
+//! `upstream/expressions.jsonl` has one expression per line. Its facts were printed by upstream's own 1.37
+//! environment,
+//! with the schema and the object of the line.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ const SCHEMA: &str = include_str!("upstream/schema.json");
 const OBJECT: &str = include_str!("upstream/object.json");
 const EXPRESSIONS: &str = include_str!("upstream/expressions.jsonl");
 
-/// Facts in which we differ on purpose, with the reason.
+/// Facts that differ on purpose, with the reason.
 const DIFFERENT: &[(&str, &str, &str)] = &[
     ("self.tags[10] == 'x' || true", "cost", "what failed is not counted in full"),
     (
@@ -48,7 +49,7 @@ impl Case<'_> {
     }
 }
 
-/// As upstream's test tool prints simple values.
+/// Formats simple values as upstream's test tool does.
 fn shown(value: &Value<'_>) -> Option<String> {
     match value {
         Value::Bool(_) | Value::Int(_) | Value::Uint(_) | Value::Double(_) | Value::String(_) => {

@@ -1,10 +1,10 @@
-//! What a call did cost.
+//! The actual cost of a call.
 
 use crate::cost::{CHECK, PATTERN, STRING};
 use crate::opaque::Opaque;
 use crate::value::{List, Value};
 
-/// Of making a list, a map, an object.
+/// The costs of creating a list, a map and an object.
 pub const LIST: u64 = 10;
 pub const MAP: u64 = 30;
 pub const OBJECT: u64 = 40;
@@ -13,7 +13,7 @@ fn times(size: u64, factor: f64) -> u64 {
     (size as f64 * factor).ceil() as u64
 }
 
-/// The cost of a call with these arguments and this result. `overload` if only one was possible.
+/// Returns the cost of a call with these arguments and this result. `overload` is set if only one is possible.
 pub fn call(function: &str, overload: Option<&str>, args: &[Value<'_>], result: &Value<'_>) -> u64 {
     let size = |n: usize| args.get(n).map_or(1, Value::cost_size);
     if let Some(cost) = overload.and_then(|o| extension(o, args, result)) {
@@ -49,7 +49,7 @@ fn is_comparison(overload: &str) -> bool {
     )
 }
 
-/// Functions of CEL's extensions.
+/// Returns the cost of functions of CEL's extensions.
 fn extension(overload: &str, args: &[Value<'_>], result: &Value<'_>) -> Option<u64> {
     let size = |n: usize| args.get(n).map_or(1, Value::cost_size);
     let allocating = |factor: f64, size: u64| Some((size as f64 * factor) as u64 + 1 + LIST);
@@ -69,7 +69,7 @@ fn extension(overload: &str, args: &[Value<'_>], result: &Value<'_>) -> Option<u
     }
 }
 
-/// Of comparing all elements of a list with each other.
+/// Returns the cost of comparing all elements of a list with each other.
 fn self_compare(list: Option<&Value<'_>>) -> Option<u64> {
     let Some(Value::List(list)) = list else { return None };
     let text = matches!(list.get(0), Some(Ok(Value::String(_) | Value::Bytes(_))));
@@ -78,7 +78,7 @@ fn self_compare(list: Option<&Value<'_>>) -> Option<u64> {
     Some((size as f64 * factor) as u64 + 1 + LIST)
 }
 
-/// Functions of Kubernetes' own libraries, by their names.
+/// Returns the cost of functions of Kubernetes' libraries, by name.
 fn kubernetes(function: &str, overload: Option<&str>, args: &[Value<'_>], result: &Value<'_>) -> Option<u64> {
     let size = |n: usize| args.get(n).map_or(1, |a| a.size().unwrap_or(1));
     Some(match function {
@@ -135,10 +135,10 @@ fn kubernetes(function: &str, overload: Option<&str>, args: &[Value<'_>], result
     })
 }
 
-/// Parts of a value that are gone through at most.
+/// The maximum number of parts of a value that are visited.
 const MOST_PARTS: u64 = 10_000_000;
 
-/// The cost of going through a value once.
+/// Returns the cost of traversing a value once.
 fn traversal(value: &Value<'_>, seen: &mut u64) -> u64 {
     *seen += 1;
     if *seen > MOST_PARTS {

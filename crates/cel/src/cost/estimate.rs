@@ -1,4 +1,4 @@
-//! What an evaluation may cost, from the limits that schemas set on sizes.
+//! Cost estimates, from the size limits in schemas.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -11,14 +11,14 @@ use crate::declarations::Declarations;
 use crate::schema::DeclType;
 use crate::types::Type;
 
-/// From the least to the most, both counted with saturation.
+/// The minimum and the maximum; both saturate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CostRange {
     pub min: u64,
     pub max: u64,
 }
 
-/// Sizes are ranges too.
+/// Sizes are ranges, too.
 pub type SizeRange = CostRange;
 
 pub const UNKNOWN: SizeRange = SizeRange { min: 0, max: u64::MAX };
@@ -40,7 +40,7 @@ impl CostRange {
         Self { min: self.min.saturating_mul(other.min), max: self.max.saturating_mul(other.max) }
     }
 
-    /// Rounded up.
+    /// Multiplies and rounds up.
     pub fn scaled(self, factor: f64) -> Self {
         let scale = |n: u64| (n as f64 * factor).ceil() as u64;
         Self { min: scale(self.min), max: scale(self.max) }
@@ -51,18 +51,18 @@ impl CostRange {
     }
 }
 
-/// What is known of a function call's cost and of the size of its result.
+/// The estimated cost of a function call and the size of its result.
 pub struct CallEstimate {
     pub cost: CostRange,
     pub size: Option<SizeRange>,
 }
 
-/// A node as functions see it.
+/// An argument of a function.
 pub struct Operand<'t> {
     pub expr: &'t Expr,
     pub t: Type,
     pub size: Option<SizeRange>,
-    /// Of the elements, where the operand is a list with declared limits.
+    /// The size of the elements, if the operand is a list with declared limits.
     pub element_size: Option<SizeRange>,
 }
 
@@ -72,7 +72,7 @@ impl Operand<'_> {
     }
 }
 
-/// The way from a variable to a part of its value; shared, since paths grow with the tree.
+/// The path from a variable to a part of its value; shared, since paths grow with the tree.
 #[derive(Debug, Clone)]
 enum Path {
     None,
@@ -81,7 +81,7 @@ enum Path {
 }
 
 impl Path {
-    /// From nowhere, a step is a root of its own: upstream looks it up like one.
+    /// Appends a step. Without a path, the step becomes a root, because upstream looks it up as one.
     fn step(self, name: &str) -> Self {
         if matches!(self, Self::None) {
             Self::Root(name.into())
@@ -110,7 +110,7 @@ impl Path {
     }
 }
 
-/// The sizes of keys and values of a container.
+/// The sizes of the keys and values of a container.
 #[derive(Debug, Clone, Copy)]
 struct EntrySize {
     list: bool,
@@ -129,7 +129,7 @@ struct Local {
 struct Estimator<'t> {
     checked: &'t Checked,
     decls: &'t Declarations,
-    /// Keys have no limit that counts.
+    /// The type of keys without a size limit.
     keys: DeclType,
     paths: HashMap<u32, Path>,
     sizes: HashMap<u32, SizeRange>,
@@ -221,11 +221,11 @@ impl Estimator<'_> {
         self.paths.get(&expr.id).cloned().unwrap_or(Path::None)
     }
 
-    /// The declared type that a path leads to.
+    /// Returns the declared type at a path.
     fn declared(&self, path: &Path) -> Option<&DeclType> {
         let steps = path.steps()?;
         let (root, steps) = steps.split_first()?;
-        // Upstream's estimator takes every root for `self`.
+        // Upstream's estimator treats every root as `self`.
         let mut at: &DeclType = self.decls.root(root).or_else(|| self.decls.root("self"))?;
         for step in steps {
             at = match &**step {
@@ -280,7 +280,7 @@ impl Estimator<'_> {
     fn operand<'e>(&mut self, expr: &'e Expr) -> Operand<'e> {
         let path = self.path(expr);
         let size = self.size(expr);
-        // Here upstream does not take a step from nowhere.
+        // Upstream does not append a step to a missing path here.
         let element_size = match path {
             Path::None => None,
             path => self.declared_size(&path.step("@items")),
@@ -359,7 +359,7 @@ impl Estimator<'_> {
         CallEstimate { cost: cost.plus(all), size }
     }
 
-    /// Operators whose arguments are not all evaluated, or that make containers of containers.
+    /// Estimates operators that do not evaluate all arguments or that return containers of containers.
     fn operator(
         &mut self,
         expr: &Expr,
@@ -394,7 +394,7 @@ impl Estimator<'_> {
         }
     }
 
-    // Folds.
+    // Comprehensions.
 
     fn bind(&mut self, expr: &Expr, fold: &Fold) -> CostRange {
         let cost = self.cost(&fold.range).plus(self.cost(&fold.init));
@@ -421,7 +421,7 @@ impl Estimator<'_> {
         }
     }
 
-    /// The variables of a fold over a range.
+    /// Returns the variables of a comprehension over a range.
     fn variables(&mut self, fold: &Fold) -> Vec<Local> {
         let entries = self.entry_size(&fold.range);
         let list = match entries {
@@ -491,7 +491,7 @@ fn literal_size(expr: &Expr) -> Option<SizeRange> {
     }))
 }
 
-/// CEL's own functions.
+/// Estimates CEL's standard functions.
 fn standard(
     overload: &str,
     target: Option<&Operand<'_>>,

@@ -1,4 +1,4 @@
-//! What calls of library functions may cost.
+//! Cost estimates of library functions.
 
 use crate::ast::{Kind, Literal};
 use crate::cost::actual::{LIST, OBJECT};
@@ -16,7 +16,7 @@ fn sized(cost: CostRange, size: SizeRange) -> Option<CallEstimate> {
     Some(CallEstimate { cost, size: Some(size) })
 }
 
-/// The value of a literal that counts something.
+/// Returns the value of a literal count.
 fn literal(operand: Option<&Operand<'_>>, otherwise: u64) -> u64 {
     match operand.map(|o| &o.expr.kind) {
         Some(Kind::Literal(Literal::Int(i))) => u64::try_from(*i).unwrap_or(0),
@@ -24,12 +24,12 @@ fn literal(operand: Option<&Operand<'_>>, otherwise: u64) -> u64 {
     }
 }
 
-/// Making a list of this size.
+/// Estimates the creation of a list of this size.
 fn list(factor: f64, size: SizeRange) -> Option<CallEstimate> {
     sized(size.scaled(factor).plus(ONE).plus(CostRange::fixed(LIST)), size)
 }
 
-/// Functions of CEL's extensions.
+/// Estimates functions of CEL's extensions.
 pub fn extension(overload: &str, target: Option<&Operand<'_>>, args: &[Operand<'_>]) -> Option<CallEstimate> {
     let size = |n: usize| args.get(n).map(Operand::size_or_unknown);
     let own = target.map(Operand::size_or_unknown);
@@ -57,7 +57,7 @@ fn sort_factor(overload: &str) -> f64 {
     if overload.starts_with("list_string") || overload.starts_with("list_bytes") { 2.0 + STRING } else { 2.0 }
 }
 
-/// Functions of Kubernetes' own libraries, by their names.
+/// Estimates functions of Kubernetes' libraries, by name.
 pub fn kubernetes(
     function: &str,
     overload: &str,

@@ -1,12 +1,12 @@
-//! Costs: what an evaluation did cost, and what one may cost at most.
+//! Costs: the actual cost of an evaluation, and the estimate of its maximum.
 
 pub mod actual;
 pub mod estimate;
 pub mod functions;
 
-/// Of reading a character of a string.
+/// The cost of reading a character of a string.
 pub const STRING: f64 = 0.1;
-/// Of a character of a pattern, for each unit that reading the string costs.
+/// The cost of a character of a pattern, per unit of cost of reading the string.
 pub const PATTERN: f64 = 0.25;
-/// Of one question to the authorizer: two of them fit into the limit of a call.
+/// The cost of one authorizer check: two of them fit into the limit of an evaluation.
 pub const CHECK: u64 = 350_000;

@@ -1,4 +1,4 @@
-//! Questions to the authorizer: `authorizer.group('').resource('pods').check('create').allowed()`.
+//! Authorization checks: `authorizer.group('').resource('pods').check('create').allowed()`.
 
 use std::sync::Arc;
 
@@ -121,12 +121,12 @@ pub const FUNCTIONS: &[Function] = &[
 
 type Outcome<'a> = Result<Value<'a>, EvalError>;
 
-/// The value of the variable `authorizer`.
+/// Returns the value of the variable `authorizer`.
 pub fn authorizer<'a>(authorizer: Arc<dyn Authorizer>) -> Value<'a> {
     value(Authz::Authorizer { authorizer, check: Check::default() })
 }
 
-/// The value of the variable `authorizer.requestResource`: a check of what the request is about.
+/// Returns the value of the variable `authorizer.requestResource`: a check of the request's own resource.
 pub fn resource_check<'a>(authorizer: Arc<dyn Authorizer>, check: Check) -> Value<'a> {
     value(Authz::Resource { authorizer, check })
 }

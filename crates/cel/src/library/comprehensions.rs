@@ -1,4 +1,4 @@
-//! What folds with two variables build maps with.
+//! Functions by which comprehensions with two variables build maps.
 
 use super::function::Function;
 use crate::error::EvalError;
@@ -17,7 +17,7 @@ pub const FUNCTIONS: &[Function] = &[Function {
     },
 }];
 
-/// The map with a key and its value, or the entries of another map.
+/// Adds to the map a key and its value, or the entries of another map.
 pub fn insert<'a>(map: Value<'a>, added: Vec<Value<'a>>) -> Result<Value<'a>, EvalError> {
     let Value::Map(map) = map else { return Err(EvalError::NoSuchOverload) };
     let added: Vec<(Value<'a>, Value<'a>)> = match added.as_slice() {

@@ -178,7 +178,7 @@ fn to_uint<'a>(args: &[Value<'a>], _: &mut Budget<'_>) -> Outcome<'a> {
     }))
 }
 
-/// As Go's `%g` shows a double.
+/// Formats a double as Go's `%g` does.
 pub fn double_string(d: f64) -> String {
     if d.is_nan() {
         return "NaN".to_owned();

@@ -76,7 +76,7 @@ fn one<'a>(args: &[Value<'a>], f: impl Fn(IpAddr) -> Value<'a>) -> Result<Value<
     }
 }
 
-/// An address without a zone, and not IPv4 in IPv6 clothes.
+/// Parses an address; refuses zones and IPv4-mapped IPv6 addresses.
 pub fn parse(text: &str) -> Result<IpAddr, EvalError> {
     if text.contains('%') && text.split('%').next().is_some_and(|a| a.parse::<Ipv6Addr>().is_ok()) {
         return Err(EvalError::new(format!("IP address {text:?} with zone value is not allowed")));

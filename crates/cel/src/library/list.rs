@@ -1,4 +1,4 @@
-//! All libraries: one line each.
+//! The list of all libraries, one per line.
 
 use super::function::Function;
 use super::{

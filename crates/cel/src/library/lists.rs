@@ -1,4 +1,4 @@
-//! Lists: sums, extremes, places, slices, order.
+//! List functions: sums, minimum and maximum, indexes, slices, order.
 
 use std::cmp::Ordering;
 
@@ -117,7 +117,7 @@ pub const FUNCTIONS: &[Function] = &[
 
 type Outcome<'a> = Result<Value<'a>, EvalError>;
 
-/// The longest list of numbers that `lists.range` makes.
+/// The longest list that `lists.range` returns.
 const LONGEST_RANGE: i64 = 1_000_000;
 
 fn list<'v, 'a>(args: &'v [Value<'a>]) -> Result<&'v List<'a>, EvalError> {
@@ -268,7 +268,7 @@ fn sorted<'a>(mut pairs: Vec<(Value<'a>, Value<'a>)>, budget: &mut Budget<'_>) -
             return Err(EvalError::new("list elements must have the same type"));
         }
     }
-    // Among doubles NaN needs a place, or this would be no order.
+    // NaN needs a position among doubles, so that this is a total order.
     pairs.sort_by(|a, b| match (&a.0, &b.0) {
         (Value::Double(a), Value::Double(b)) => a.total_cmp(b),
         (a, b) => ops::compare(a, b).unwrap_or(Ordering::Equal),

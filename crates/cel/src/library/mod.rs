@@ -1,5 +1,6 @@
-//! The functions that expressions may call: CEL's own, its extensions, and those of Kubernetes. One file each, one
-//! line in a list.
+//! The functions of the language: CEL's standard functions, its extensions, and Kubernetes' libraries. Each library
+//! is a
+//! file and a line in the list.
 
 pub mod authz;
 pub mod cidr;

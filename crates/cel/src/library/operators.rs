@@ -1,4 +1,4 @@
-//! Arithmetic, comparisons, `in`, `size()`, and what strings say about each other.
+//! Arithmetic, comparisons, `in`, `size()`, and string predicates.
 
 use std::cmp::Ordering;
 
@@ -217,7 +217,7 @@ pub const FUNCTIONS: &[Function] = &[
 
 type Outcome<'a> = Result<Value<'a>, EvalError>;
 
-/// What the evaluation itself does.
+/// Placeholder of operators that the evaluator implements.
 fn built_in<'a>(_: &[Value<'a>], _: &mut Budget<'_>) -> Outcome<'a> {
     Err(EvalError::NoSuchOverload)
 }
@@ -301,7 +301,7 @@ fn shifted<'a>(t: Timestamp, nanos: Option<i64>) -> Outcome<'a> {
     shifted.and_then(time::in_range).map(Value::Timestamp).ok_or_else(|| EvalError::new("timestamp overflow"))
 }
 
-/// Adds two values; also for `sum()`.
+/// Adds two values; `sum()` uses it, too.
 pub fn add<'a>(args: &[Value<'a>], budget: &mut Budget<'_>) -> Outcome<'a> {
     match pair(args)? {
         (Value::Int(a), Value::Int(b)) => int(a.checked_add(*b)),

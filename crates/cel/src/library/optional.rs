@@ -1,4 +1,4 @@
-//! Optional values: made, asked, unwrapped.
+//! Optional values: creation, tests, access.
 
 use super::function::Function;
 use crate::budget::Budget;
@@ -46,7 +46,7 @@ pub const FUNCTIONS: &[Function] = &[
 
 type Outcome<'a> = Result<Value<'a>, EvalError>;
 
-/// What the evaluation itself does.
+/// Placeholder of functions that the evaluator implements.
 fn built_in<'a>(_: &[Value<'a>], _: &mut Budget<'_>) -> Outcome<'a> {
     Err(EvalError::NoSuchOverload)
 }

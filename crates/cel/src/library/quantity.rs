@@ -85,7 +85,7 @@ pub const FUNCTIONS: &[Function] = &[
 
 type Outcome<'a> = Result<Value<'a>, EvalError>;
 
-/// A quantity as a value, for those who give objects to expressions.
+/// Returns a quantity as a value, for callers that pass objects to expressions.
 pub fn of<'a>(quantity: Quantity) -> Value<'a> {
     Value::Opaque(Opaque::Quantity(Arc::new(quantity)))
 }

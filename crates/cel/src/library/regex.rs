@@ -1,4 +1,4 @@
-//! Regular expressions, in RE2's syntax and linear in the length of the text.
+//! Regular expressions with RE2's syntax; matching is linear in the length of the text.
 
 use regex::{Regex, RegexBuilder};
 
@@ -27,9 +27,9 @@ pub const FUNCTIONS: &[Function] = &[
     },
 ];
 
-/// Bytes that a compiled pattern may take.
+/// The maximum size of a compiled pattern in bytes.
 const SIZE_LIMIT: usize = 4 << 20;
-/// How often a pattern may repeat something.
+/// The maximum count of a repetition.
 const MOST_REPEATS: u32 = 1000;
 
 type Outcome<'a> = Result<Value<'a>, EvalError>;
@@ -48,7 +48,7 @@ impl Pattern {
     }
 }
 
-/// `{2000}`: more than RE2 takes.
+/// Returns whether the pattern has a count such as `{2000}` that RE2 refuses.
 fn repeats_too_often(pattern: &str) -> bool {
     pattern.split('{').skip(1).any(|part| {
         let inner = part.split('}').next().unwrap_or("");
@@ -56,7 +56,7 @@ fn repeats_too_often(pattern: &str) -> bool {
     })
 }
 
-/// The error in Go's words, as far as it can be told.
+/// Returns the error in Go's words, as far as possible.
 fn problem(pattern: &str, error: &regex::Error) -> String {
     let text = error.to_string();
     let reason = if text.contains("unclosed group") {
@@ -88,7 +88,7 @@ fn compiled<'a>(function: &str, args: &[Value<'a>]) -> Outcome<'a> {
     call(function, &pattern, args)
 }
 
-/// Calls one of the functions with a pattern that is compiled already.
+/// Calls a function with a compiled pattern.
 pub fn call<'a>(function: &str, pattern: &Pattern, args: &[Value<'a>]) -> Outcome<'a> {
     match (function, args) {
         ("matches", [Value::String(s), _]) => Ok(Value::Bool(pattern.0.is_match(s))),
@@ -105,7 +105,7 @@ pub fn call<'a>(function: &str, pattern: &Pattern, args: &[Value<'a>]) -> Outcom
     }
 }
 
-/// Whether this is a pattern at all, for the check of constants.
+/// Returns whether this is a valid pattern, for the check of constants.
 pub fn is_pattern(pattern: &str) -> bool {
     Pattern::new(pattern).is_ok()
 }

@@ -1,4 +1,4 @@
-//! The functions of the language: what they take, what they give, and who computes them.
+//! The functions of the language: their overloads and implementations.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -7,7 +7,7 @@ use super::function::Call;
 use super::list::LIBRARIES;
 use crate::types::Type;
 
-/// One way to call a function.
+/// One overload of a function.
 #[derive(Debug, Clone)]
 pub struct Overload {
     pub function: &'static str,
@@ -35,12 +35,12 @@ static CALLS: LazyLock<HashMap<&'static str, Vec<Call>>> = LazyLock::new(|| {
     all
 });
 
-/// The overloads of every function.
+/// Returns the overloads of every function.
 pub fn functions() -> &'static HashMap<&'static str, Vec<Overload>> {
     &OVERLOADS
 }
 
-/// What computes a function; the first that takes the values does.
+/// Returns the implementations of a function; the first that accepts the values is used.
 pub fn calls(name: &str) -> &'static [Call] {
     CALLS.get(name).map_or(&[], Vec::as_slice)
 }

@@ -58,7 +58,7 @@ pub const FUNCTIONS: &[Function] = &[
     },
 ];
 
-/// A version as a value, for those who give objects to expressions.
+/// Returns a version as a value, for callers that pass objects to expressions.
 pub fn of<'a>(version: Semver) -> Value<'a> {
     Value::Opaque(Opaque::Semver(Arc::new(version)))
 }

@@ -1,4 +1,4 @@
-//! Lists as sets.
+//! Set operations on lists.
 
 use super::function::Function;
 use crate::budget::Budget;

@@ -10,7 +10,7 @@ use crate::value::{List, Value};
 pub const FUNCTIONS: &[Function] =
     &[Function { name: "format", overloads: &[("string_format", "string.(list<dyn>)string")], call: format }];
 
-/// Decimals where none are asked for, and at most.
+/// The default and the maximum number of decimals.
 const PRECISION: usize = 6;
 const MOST_DECIMALS: usize = 1000;
 
@@ -21,14 +21,14 @@ pub struct Clause {
     pub precision: Option<usize>,
 }
 
-/// A format cut into its texts and clauses.
+/// A piece of a format: literal text or a clause.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Piece<'f> {
     Text(&'f str),
     Clause(Clause),
 }
 
-/// The pieces of a format.
+/// Splits a format into its pieces.
 pub fn pieces(format: &str) -> Result<Vec<Piece<'_>>, String> {
     let mut out = Vec::new();
     let mut rest = format;
@@ -91,7 +91,7 @@ fn clause(text: &str) -> Result<(Clause, &str), String> {
     }
 }
 
-/// What a clause cannot show.
+/// Returns the error for a value that a clause cannot format.
 pub fn refusal(verb: char, type_name: &str) -> String {
     let rule = match verb {
         'd' => "decimal clause can only be used on integers",
@@ -176,7 +176,7 @@ fn bytes_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// An integer in another base, a minus before it as needed.
+/// Formats an integer in another base, with a minus sign if needed.
 fn radix(value: &Value<'_>, digits: impl Fn(u64) -> String) -> Option<String> {
     match value {
         Value::Int(i) if *i < 0 => Some(format!("-{}", digits(i.unsigned_abs()))),
@@ -196,7 +196,7 @@ fn special(number: f64) -> Option<String> {
     }
 }
 
-/// With decimals, and commas between thousands as American English has them.
+/// Formats a number with decimals, and with commas between thousands as in American English.
 fn fixed(number: f64, precision: usize) -> String {
     if let Some(special) = special(number) {
         return special;
@@ -218,7 +218,7 @@ fn fixed(number: f64, precision: usize) -> String {
     out
 }
 
-/// `1.052033×10⁰³`.
+/// Formats a number as `1.052033×10⁰³`.
 fn scientific(number: f64, precision: usize) -> String {
     if let Some(special) = special(number) {
         return special;
@@ -234,7 +234,7 @@ fn scientific(number: f64, precision: usize) -> String {
     format!("{mantissa}×10{sign}{raised}")
 }
 
-/// A value as `%s` shows it; within a list or map with quotes.
+/// Formats a value as `%s` does; strings within a list or map are quoted.
 fn text(value: &Value<'_>, within: bool, out: &mut String, budget: &mut Budget<'_>) -> Result<(), EvalError> {
     budget.work(1)?;
     match value {

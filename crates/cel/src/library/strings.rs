@@ -1,4 +1,4 @@
-//! Strings: parts, places, replacement. Positions count characters.
+//! String functions: parts, indexes, replacement. Indexes count characters.
 
 use super::function::Function;
 use crate::budget::Budget;
@@ -79,7 +79,7 @@ pub const FUNCTIONS: &[Function] = &[
 
 type Outcome<'a> = Result<Value<'a>, EvalError>;
 
-/// Characters that one call may make; no budget allows for more.
+/// The maximum number of characters that one call may produce, whatever the budget.
 const LONGEST: usize = 32 * 1024 * 1024;
 
 fn mapped<'a>(args: &[Value<'a>], map: impl Fn(&str) -> String) -> Outcome<'a> {
@@ -103,7 +103,7 @@ fn char_at<'a>(args: &[Value<'a>], _: &mut Budget<'_>) -> Outcome<'a> {
     }
 }
 
-/// The place of a part in characters, from a place on.
+/// Returns the index of a part in characters, starting the search at an index.
 fn find(text: &str, part: &str, from: usize) -> Option<usize> {
     let (start, _) = text.char_indices().nth(from)?;
     let at = text[start..].find(part)?;
@@ -141,7 +141,7 @@ fn last_index_of<'a>(args: &[Value<'a>], _: &mut Budget<'_>) -> Outcome<'a> {
         Some(from) => from as usize,
         None => length,
     };
-    // The last match that starts at `from` or before.
+    // Finds the last match that starts at `from` or before.
     let end =
         text.char_indices().nth(from.saturating_add(part.chars().count())).map_or(text.len(), |(i, _)| i);
     let found = text[..end].rfind(&**part);
@@ -180,7 +180,7 @@ fn split<'a>(args: &[Value<'a>], budget: &mut Budget<'_>) -> Outcome<'a> {
     Ok(Value::strings(parts.into_iter().map(str::to_owned)))
 }
 
-/// The characters, the last part taking what is left.
+/// Splits into characters; the last part has the rest.
 fn characters(text: &str, count: usize) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text;

@@ -106,7 +106,7 @@ fn part<'a>(args: &[Value<'a>], part: impl Fn(&Zoned) -> i64) -> Outcome<'a> {
     Ok(Value::Int(part(&timestamp.to_zoned(zone))))
 }
 
-/// A duration in a unit, if the value is one.
+/// Converts a duration to a unit, if the value is a duration.
 fn span<'a>(args: &[Value<'a>], unit: i64) -> Option<Outcome<'a>> {
     if let [Value::Duration(nanos)] = args { Some(Ok(Value::Int(nanos / unit))) } else { None }
 }

@@ -1,21 +1,21 @@
-//! Questions to the authorizer, and its answers.
+//! Authorization checks and their decisions.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Who is asked whether something is allowed.
+/// Decides authorization checks.
 pub trait Authorizer: Send + Sync {
-    /// Decides for the user of the request, or the service account that the check names.
+    /// Decides for the user of the request, or for the service account of the check.
     fn authorize(&self, check: &Check) -> Decision;
 }
 
-/// What is asked.
+/// An authorization check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Check {
-    /// Namespace and name of the service account to decide for, instead of the user of the request.
+    /// Namespace and name of the service account to check instead of the user of the request.
     pub service_account: Option<(String, String)>,
     pub verb: String,
-    /// The URL path of a question that is about no resource.
+    /// The URL path of a non-resource check.
     pub path: String,
     pub group: String,
     pub resource: String,
@@ -26,7 +26,7 @@ pub struct Check {
     pub label_selector: String,
 }
 
-/// The answer.
+/// The decision of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decision {
     pub allowed: bool,
@@ -34,7 +34,7 @@ pub struct Decision {
     pub error: Option<String>,
 }
 
-/// A question as far as it has been put, or its answer.
+/// A check under construction, or its decision.
 #[derive(Clone)]
 pub enum Authz {
     Authorizer { authorizer: Arc<dyn Authorizer>, check: Check },

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::net::IpAddr;
 
-/// An address with the length of its prefix.
+/// A network: an address and the length of its prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cidr {
     pub address: IpAddr,
     pub prefix: u8,
 }
 
-/// An address as bits counted from the left.
+/// Returns the bits of an address, counted from the left.
 fn bits(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(v4) => u128::from(u32::from(v4)) << 96,

@@ -7,12 +7,12 @@ use knarr_apimachinery::names;
 use super::url::Url;
 use crate::time;
 
-/// A format that strings may have.
+/// A named format of strings.
 pub struct Format {
-    /// As `format.named()` knows it.
+    /// The name for `format.named()`.
     pub key: &'static str,
     pub name: &'static str,
-    /// What upstream's pattern for it may be long; costs count with it.
+    /// The length of upstream's pattern for it, from which costs are calculated.
     pub pattern_size: u64,
     pub validate: fn(&str) -> Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Values that only functions look into: addresses, quantities, versions, questions to the authorizer.
+//! Opaque values, which only functions can inspect: addresses, quantities, versions, authorization checks.
 
 pub mod authz;
 pub mod cidr;
@@ -13,7 +13,7 @@ use knarr_apimachinery::quantity::Quantity;
 
 use crate::types::Type;
 
-/// A value that only functions look into.
+/// A value that only functions can inspect.
 #[derive(Debug, Clone)]
 pub enum Opaque {
     Url(Arc<url::Url>),
@@ -42,7 +42,7 @@ impl Opaque {
         Type::Opaque(self.type_name().into())
     }
 
-    /// The size that costs count with.
+    /// Returns the size from which costs are calculated.
     pub fn size(&self) -> Option<u64> {
         match self {
             Self::Ip(IpAddr::V4(_)) => Some(4),
@@ -52,7 +52,7 @@ impl Opaque {
         }
     }
 
-    /// Equal, or `None` where such values do not compare.
+    /// Returns whether the values are equal; `None` if they are not comparable.
     pub fn equal(&self, other: &Self) -> Option<bool> {
         match (self, other) {
             (Self::Url(a), Self::Url(b)) => Some(a.text == b.text),

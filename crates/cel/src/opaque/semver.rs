@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-/// A version: three numbers, and what comes before a release.
+/// A version: three numbers, and the pre-release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Semver {
     pub numbers: [u64; 3],
@@ -42,7 +42,7 @@ impl Semver {
         Ok(Self { numbers, prerelease })
     }
 
-    /// With a `v` before it, missing numbers and leading zeros forgiven.
+    /// Parses a version; accepts a leading `v`, missing numbers and leading zeros.
     pub fn parse_tolerant(text: &str) -> Result<Self, String> {
         let text = text.strip_prefix('v').unwrap_or(text);
         let mut parts: Vec<String> = text.splitn(3, '.').map(str::to_owned).collect();

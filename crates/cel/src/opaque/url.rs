@@ -1,4 +1,4 @@
-//! URLs, parsed as Go parses the URI of a request.
+//! URLs, parsed as Go parses a request URI.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct Url {
     pub text: String,
     pub scheme: String,
-    /// With its port.
+    /// The host with its port.
     pub host: String,
     /// Percent-encoded.
     pub path: String,
@@ -15,7 +15,7 @@ pub struct Url {
 }
 
 impl Url {
-    /// As Go's `url.ParseRequestURI` followed by `url.Parse`: a fragment is cut off.
+    /// Parses as Go's `url.ParseRequestURI` followed by `url.Parse`: drops the fragment.
     pub fn parse(text: &str) -> Result<Self, String> {
         Self::parse_request(text)?;
         let (text_before, fragment) = text.split_once('#').unwrap_or((text, ""));
@@ -23,7 +23,7 @@ impl Url {
         Ok(Self { text: text.to_owned(), ..Self::parse_request(text_before)? })
     }
 
-    /// As Go's `url.ParseRequestURI`: absolute, or at least a path from the root.
+    /// Parses as Go's `url.ParseRequestURI`: an absolute URL, or at least an absolute path.
     pub fn parse_request(text: &str) -> Result<Self, String> {
         if text.chars().any(|c| c < ' ' || c == '\u{7f}') {
             return Err("net/url: invalid control character in URL".to_owned());
@@ -74,7 +74,7 @@ impl Url {
         (inner.unwrap_or(name), port)
     }
 
-    /// The values of each key of the query.
+    /// Returns the values of each key of the query.
     pub fn query(&self) -> BTreeMap<String, Vec<String>> {
         let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for part in self.query.split('&').filter(|p| !p.is_empty() && !p.contains(';')) {
@@ -104,7 +104,7 @@ fn scheme(text: &str) -> Result<(&str, &str), String> {
     Ok(("", text))
 }
 
-/// The host of `user:password@host:port`, with its port.
+/// Returns the host of `user:password@host:port`, with its port.
 fn authority(text: &str) -> Result<String, String> {
     let host = match text.rsplit_once('@') {
         None => text,
@@ -136,7 +136,7 @@ fn authority(text: &str) -> Result<String, String> {
     unescape(host, false).map(lossy)
 }
 
-/// Percent-decoded; a plus as a space in a query.
+/// Decodes percent-encoding; in a query, a plus means a space.
 fn unescape(text: &str, query: bool) -> Result<Vec<u8>, String> {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
