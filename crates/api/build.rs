@@ -1,6 +1,5 @@
 //! Extracts upstream's descriptions of types and fields from the schemas of `k8s-openapi` and packs them: as code
-//! they
-//! would add megabytes to the program and minutes to its build.
+//! they would add megabytes to the program and minutes to its build.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -56,14 +55,14 @@ fn described(schema: &Value) -> Value {
         // The description of a reference is beside `$ref`, or in `allOf`.
         schema.get("description").or_else(|| schema.pointer("/allOf/0/description")).cloned()
     };
-    let mut words = serde_json::Map::new();
-    words.extend(text(schema).map(|t| ("description".to_owned(), t)));
+    let mut descriptions = serde_json::Map::new();
+    descriptions.extend(text(schema).map(|t| ("description".to_owned(), t)));
     let fields = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
     let fields: serde_json::Map<String, Value> = fields
         .filter_map(|(name, field)| Some((name.clone(), serde_json::json!({"description": text(field)?}))))
         .collect();
     if !fields.is_empty() {
-        words.insert("properties".to_owned(), fields.into());
+        descriptions.insert("properties".to_owned(), fields.into());
     }
-    words.into()
+    descriptions.into()
 }

@@ -50,9 +50,8 @@ macro_rules! kinds {
     };
 }
 
-/// Checks that the object decodes into its type, and into every type that validation asked for. Validation does
-/// not see
-/// an object that does not decode and reports no errors for it, so the caller has to refuse it.
+/// Checks that the object decodes into its type, and into every type that validation asked for. Validation does not
+/// see an object that does not decode and reports no errors for it, so the caller has to refuse it.
 ///
 /// # Errors
 /// Why the object does not decode.

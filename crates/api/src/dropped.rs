@@ -1,5 +1,4 @@
-//! Fields that are removed from objects, because their feature is off in 1.37 or not implemented. A request that
-//! sets
+//! Fields that are removed from objects, because their feature is off in 1.37 or not implemented. A request that sets
 //! one gets a warning.
 //!
 //! Upstream drops such fields without a warning. Source: `dropDisabledFields` of pkg/registry and pkg/api in
@@ -141,8 +140,7 @@ pub fn gates() -> impl Iterator<Item = &'static str> {
     OF_PODS.iter().chain(OF_OTHERS.iter().flat_map(|(.., fields)| *fields)).map(|field| field.gate)
 }
 
-/// Removes the fields that the path matches and adds a warning for each that was not empty. Allocates nothing if
-/// no
+/// Removes the fields that the path matches and adds a warning for each that was not empty. Allocates nothing if no
 /// field matches, which is nearly always the case.
 fn remove(value: &mut Value, path: &str, gate: &str, out: &mut Vec<String>) {
     let (first, rest) = path.split_once('.').unwrap_or((path, ""));
@@ -199,34 +197,35 @@ mod tests {
 
     fn dropped_of(group: &str, plural: &str, object: Value) -> (Value, Vec<String>) {
         let mut object = object;
-        let said = drop_fields(resources::find(group, plural).unwrap().types, &mut object);
-        (object, said)
+        let warnings = drop_fields(resources::find(group, plural).unwrap().types, &mut object);
+        (object, warnings)
     }
 
     #[test]
     fn what_is_not_kept_is_said_with_its_path() {
         let slice = json!({"spec": {"devices": [{"name": "a"}, {"attributes": {"k": {"ints": [1], "int": 1}},
             "nodeAllocatableResources": {"cpu": {}}}]}});
-        let (kept, said) = dropped_of("resource.k8s.io", "resourceslices", slice);
+        let (kept, warnings) = dropped_of("resource.k8s.io", "resourceslices", slice);
         assert_eq!(kept, json!({"spec": {"devices": [{"name": "a"}, {"attributes": {"k": {"int": 1}}}]}}));
         let expected = [
             "spec.devices[1].nodeAllocatableResources: not kept: the feature gate DRANodeAllocatableResources is off",
             "spec.devices[1].attributes[k].ints: not kept: the feature gate DRAListTypeAttributes is off",
         ];
-        assert_eq!(said, expected);
+        assert_eq!(warnings, expected);
 
         let spec = json!({"containers": [{"name": "c", "lifecycle": {"stopSignal": "SIGUSR1"}}]});
-        let (kept, said) = dropped_of("apps", "deployments", json!({"spec": {"template": {"spec": spec}}}));
+        let (kept, warnings) =
+            dropped_of("apps", "deployments", json!({"spec": {"template": {"spec": spec}}}));
         assert_eq!(kept.pointer("/spec/template/spec/containers/0/lifecycle"), Some(&json!({})));
         let expected = "spec.template.spec.containers[0].lifecycle.stopSignal: not kept: the feature gate ContainerStopSignals is off";
-        assert_eq!(said, [expected]);
+        assert_eq!(warnings, [expected]);
     }
 
     #[test]
     fn what_is_empty_goes_without_a_word() {
-        let (kept, said) =
+        let (kept, warnings) =
             dropped_of("", "nodes", json!({"spec": {"podPreemptionPolicy": null, "taints": []}}));
-        assert_eq!((kept, said.len()), (json!({"spec": {"taints": []}}), 0));
+        assert_eq!((kept, warnings.len()), (json!({"spec": {"taints": []}}), 0));
         for odd in [json!(null), json!([]), json!({"spec": 1}), json!({"spec": {"devices": {}}})] {
             assert_eq!(dropped_of("resource.k8s.io", "resourceslices", odd.clone()), (odd, Vec::new()));
         }

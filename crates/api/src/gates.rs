@@ -1,5 +1,4 @@
-//! Feature gates that are off by default and decide which fields the API accepts. They are set once, when the
-//! process
+//! Feature gates that are off by default and decide which fields the API accepts. They are set once, when the process
 //! starts, and read wherever objects are defaulted.
 
 use std::sync::atomic::{AtomicBool, Ordering};

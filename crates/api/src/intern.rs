@@ -1,10 +1,8 @@
 //! Interned names of API groups, versions, kinds, resources and fields, which live as long as the process.
 //!
-//! Resource descriptors hold `&'static str`. The names of custom resources arrive at run time, so that each
-//! distinct
-//! name is leaked once: updating a CustomResourceDefinition, or deleting and recreating it, adds nothing. The
-//! total
-//! size is limited; once it is reached, a custom resource with new names is not served, and its status says so.
+//! Resource descriptors hold `&'static str`. The names of custom resources arrive at run time, so that each distinct
+//! name is leaked once: updating a CustomResourceDefinition, or deleting and recreating it, adds nothing. The total
+//! size is limited; once it is reached, a custom resource with new names is not served, and the error is logged.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};

@@ -12,9 +12,8 @@ pub struct Member<'j> {
 }
 
 impl Member<'_> {
-    /// Returns the range with the following comma, or with the preceding one for the last member; `None` if the
-    /// text is
-    /// truncated.
+    /// Returns the range with the following comma, or with the preceding one for the last member; `None` if the text
+    /// is truncated.
     pub fn with_comma(&self, json: &[u8]) -> Option<Range<usize>> {
         let Range { start, end } = self.whole;
         Some(match (json.get(end)?, json.get(start.checked_sub(1)?)?) {

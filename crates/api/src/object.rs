@@ -178,9 +178,8 @@ impl Object {
         decoded
     }
 
-    /// Returns why the typed view could not be decoded, if a caller asked for it and it failed. Validation that
-    /// found no
-    /// errors has then not seen the object.
+    /// Returns why the typed view could not be decoded, if a caller asked for it and it failed. Validation that found
+    /// no errors has then not seen the object.
     pub fn unreadable(&self) -> Option<String> {
         let held = self.typed.read().unwrap_or_else(PoisonError::into_inner).clone();
         held.and_then(|view| view.downcast::<Unreadable>().ok()).map(|why| why.0.clone())
@@ -197,8 +196,7 @@ impl Object {
         Ok(view)
     }
 
-    /// Drops the typed view if no caller asked for it since the last call. The view is several times as large as
-    /// the
+    /// Drops the typed view if no caller asked for it since the last call. The view is several times as large as the
     /// JSON; decoding it again takes some microseconds.
     pub fn rest(&self) {
         if !self.asked.swap(false, Ordering::Relaxed) {
@@ -230,8 +228,7 @@ impl fmt::Debug for Object {
     }
 }
 
-/// Decodes JSON after removing all nulls, which mean the same as a missing field. For some types, times are
-/// required
+/// Decodes JSON after removing all nulls, which mean the same as a missing field. For some types, times are required
 /// nevertheless: a missing one is set to the Unix epoch.
 fn decode_without_nulls<K: Kind>(json: &[u8]) -> Option<K> {
     let mut value: serde_json::Value = serde_json::from_slice(json).ok()?;

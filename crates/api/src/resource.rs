@@ -19,9 +19,8 @@ pub struct Resource {
     pub short_names: &'static [&'static str],
     /// Such as `all`.
     pub categories: &'static [&'static str],
-    /// Verbs of the main resource, as discovery lists them. A resource without the verbs of storage (`get`,
-    /// `list` …) is
-    /// not stored: with `create` alone it is a review.
+    /// Verbs of the main resource, as discovery lists them. A resource without the verbs of storage (`get`, `list` …)
+    /// is not stored: with `create` alone it is a review.
     pub verbs: &'static [&'static str],
     pub subresources: &'static [Subresource],
     /// Paths that field selectors may use besides `metadata.name` and `metadata.namespace`.
@@ -40,9 +39,8 @@ pub struct Resource {
 pub struct StoredAs {
     /// Group, version and plural of the resource that owns the storage.
     pub resource: (&'static str, &'static str, &'static str),
-    /// Converts this resource's form to the stored one. Both directions keep `metadata`, except for annotations
-    /// in which
-    /// one form carries what it has no fields for.
+    /// Converts this resource's form to the stored one. Both directions keep `metadata`, except for annotations in
+    /// which one form carries what it has no fields for.
     pub to_stored: fn(&Value) -> Value,
     /// Converts the stored form to this resource's form.
     pub from_stored: fn(&Value) -> Value,

@@ -14,8 +14,7 @@ use crate::table::{CellContext, Column};
 /// A served resource: a built-in one from the table, or a custom one from a CustomResourceDefinition.
 ///
 /// It dereferences to [`Resource`]. The strategy and the columns of custom resources cannot be static: use the
-/// methods
-/// of this type for them.
+/// methods of this type for them.
 #[derive(Clone)]
 pub enum ResourceRef {
     BuiltIn(&'static Resource),

@@ -105,8 +105,7 @@ pub fn on_request() -> &'static [&'static Resource] {
 
 /// Returns the resources that this runtime configuration serves: `group/version=true,api/alpha=false …`.
 ///
-/// Keys are `group/version` (`v1` for the core group), `group/version/plural`, `api/all`, `api/ga`, `api/beta`
-/// and
+/// Keys are `group/version` (`v1` for the core group), `group/version/plural`, `api/all`, `api/ga`, `api/beta` and
 /// `api/alpha`; the most specific key decides. Values other than `false` mean `true`.
 pub fn enabled(runtime_config: &BTreeMap<String, String>) -> Vec<&'static Resource> {
     let wanted = |resource: &Resource, default: bool| {

@@ -22,8 +22,7 @@ pub trait Strategy: Sync {
     /// Clears what a creator may not set (status …) and sets what the server owns (generation 1 …).
     fn prepare_for_create(&self, _object: &mut Value) {}
 
-    /// Restores what this update may not change: the status on the resource itself, all but the status on
-    /// `status`.
+    /// Restores what this update may not change: the status on the resource itself, all but the status on `status`.
     /// Increments `metadata.generation` if the spec changed.
     fn prepare_for_update(&self, _new: &mut Value, _old: &Value, _subresource: Option<&str>) {}
 
@@ -35,8 +34,7 @@ pub trait Strategy: Sync {
         ErrorList::new()
     }
 
-    /// Returns the problems of a name of this resource, in upstream's words; empty if the name is valid. `prefix`
-    /// is
+    /// Returns the problems of a name of this resource, in upstream's words; empty if the name is valid. `prefix` is
     /// set for a generateName, which may end in a dash.
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String>;
 
@@ -69,8 +67,7 @@ pub trait Strategy: Sync {
     /// Changes the object when its deletion begins, such as by adding a finalizer; `now` is RFC 3339.
     fn prepare_for_delete(&self, _object: &mut Value, _now: &str) {}
 
-    /// Returns whether dependents are orphaned rather than deleted if the request has no propagation policy
-    /// (legacy
+    /// Returns whether dependents are orphaned rather than deleted if the request has no propagation policy (legacy
     /// resources).
     fn orphans_by_default(&self) -> bool {
         false

@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn human_durations() {
         let (m, h, d, y) = (60, 3600, 86400, 365 * 86400);
-        for (seconds, words) in [
+        for (seconds, text) in [
             (-2, "<invalid>"),
             (-1, "0s"),
             (0, "0s"),
@@ -193,7 +193,7 @@ mod tests {
             (8 * y, "8y"),
             (8 * y + 3 * d, "8y"),
         ] {
-            assert_eq!(human_duration(i128::from(seconds) * 1_000_000_000), words, "{seconds}");
+            assert_eq!(human_duration(i128::from(seconds) * 1_000_000_000), text, "{seconds}");
         }
     }
 

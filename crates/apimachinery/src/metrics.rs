@@ -21,8 +21,7 @@ pub enum Kind {
 }
 
 /// Defines a table of families: the enum `Metric`, whose values are their indexes in the table, and `FAMILIES`. A row
-/// is
-/// the variant's name, the kind, the metric's name, its labels and its HELP text.
+/// is the variant's name, the kind, the metric's name, its labels and its HELP text.
 #[macro_export]
 macro_rules! metric_families {
     ($($id:ident, $kind:expr, $name:literal, [$($label:literal),*], $help:literal;)*) => {
@@ -120,8 +119,7 @@ impl Registry {
     }
 
     /// Sets a histogram that is counted elsewhere: the observations of each bucket (not cumulative), their total
-    /// number, and
-    /// their sum.
+    /// number, and their sum.
     pub fn set_histogram(&self, at: usize, labels: &[&str], buckets: &[u64], count: u64, sum: f64) {
         self.change(at, labels, |series, _| {
             series.buckets.iter_mut().zip(buckets).for_each(|(to, from)| *to = *from);
@@ -137,8 +135,7 @@ impl Registry {
     }
 
     /// Returns the value of one series (of a histogram: the number of observations), for tests and for code that
-    /// depends on
-    /// it.
+    /// depends on it.
     pub fn value(&self, at: usize, labels: &[&str]) -> f64 {
         let value = |s: &Series| if s.count > 0 { s.count as f64 } else { s.value };
         self.series.get(at).and_then(|series| lock(series).get(&key(labels)).map(value)).unwrap_or(0.0)

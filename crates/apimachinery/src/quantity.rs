@@ -1,9 +1,8 @@
 //! Resource quantities such as `100m`, `1Gi`, `2.5e3`: exact fixed-point numbers that keep their notation.
 //!
 //! Amounts are held in billionths (upstream's smallest unit). Amounts beyond about 10^29 units, for which upstream
-//! uses
-//! arbitrary precision, are capped; `value` and `milli_value` are capped at the bounds of `i64`, where upstream's
-//! overflow.
+//! uses arbitrary precision, are capped; `value` and `milli_value` are capped at the bounds of `i64`, where
+//! upstream's overflow.
 //!
 //! Source: `k8s.io/apimachinery/pkg/api/resource`.
 

@@ -31,8 +31,7 @@ pub(crate) struct Features {
 
 impl Declarations {
     /// Returns the environment of Kubernetes 1.37 for new expressions: without functions that 1.36 does not have, so
-    /// that a
-    /// server can be downgraded.
+    /// that a server can be downgraded.
     pub fn new() -> Self {
         Self::default()
     }

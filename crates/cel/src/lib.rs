@@ -2,8 +2,7 @@
 //! evaluation.
 //!
 //! An expression is compiled once against [`Declarations`] and evaluated any number of times with an [`Activation`]
-//! and a
-//! [`Budget`]. Nothing here does I/O; evaluation is limited in time, memory and recursion for any input.
+//! and a [`Budget`]. Nothing here does I/O; evaluation is limited in time, memory and recursion for any input.
 //!
 //! # A rule of a schema (`x-kubernetes-validations`)
 //!

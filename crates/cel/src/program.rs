@@ -115,8 +115,7 @@ impl Program {
     }
 
     /// Does the same as `evaluate`, within the evaluation of another expression: for a variable that is computed on
-    /// first
-    /// use. The counters of the outer evaluation are kept separately.
+    /// first use. The counters of the outer evaluation are kept separately.
     pub fn evaluate_within<'a>(
         &self,
         activation: &Activation<'_, 'a>,

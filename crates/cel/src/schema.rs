@@ -224,8 +224,7 @@ impl DeclType {
     }
 
     /// Returns the maximum number of values of this type in one request: the cardinality of rules below lists and
-    /// maps
-    /// without limits.
+    /// maps without limits.
     pub fn max_cardinality(&self) -> u64 {
         u64::try_from(MAX_REQUEST_BYTES / (self.min_serialized_size + 1)).unwrap_or(1)
     }
@@ -245,8 +244,7 @@ fn text<'s>(schema: &'s Json, name: &str) -> &'s str {
 
 /// Returns the type of an OpenAPI v3 schema given as JSON (a structural schema, `type` is a string); `None` if rules
 /// cannot access such data. `resource_root` is true at the root of a resource, which always has `apiVersion`, `kind`
-/// and
-/// `metadata` with `name` and `generateName`.
+/// and `metadata` with `name` and `generateName`.
 pub fn declared_type(schema: &Json, resource_root: bool) -> Option<DeclType> {
     declared(schema, resource_root, 0)
 }

@@ -1,8 +1,7 @@
 //! Compares expressions with upstream's implementation: types, values, costs, estimates, errors.
 //!
 //! `upstream/expressions.jsonl` has one expression per line. Its facts were printed by upstream's own 1.37
-//! environment,
-//! with the schema and the object of the line.
+//! environment, with the schema and the object of the line.
 
 use std::sync::Arc;
 

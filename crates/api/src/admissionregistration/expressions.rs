@@ -190,8 +190,7 @@ impl<'o> Compiler<'o> {
     }
 
     /// Compiles an expression and returns its type; adds an error at the path if that fails. `source` is compiled,
-    /// `shown` is
-    /// the text that errors show.
+    /// `shown` is the text that errors show.
     pub fn check(
         &self,
         errors: &mut ErrorList,

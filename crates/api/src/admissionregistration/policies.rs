@@ -134,8 +134,7 @@ pub fn validate_conditions(
 }
 
 /// Validates the variables and returns their declarations for the policy's other expressions. `old` are the
-/// expressions
-/// before an update.
+/// expressions before an update.
 pub fn validate_variables<'o>(
     errors: &mut ErrorList,
     path: &Path,

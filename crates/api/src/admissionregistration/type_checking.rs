@@ -164,8 +164,7 @@ fn custom(kind: &GroupVersionKind, definitions: &[Value]) -> Option<Value> {
 }
 
 /// Converts a struct of the API to an OpenAPI schema. `around` are the enclosing structs; a struct that contains
-/// itself
-/// (a schema of schemas) is left untyped.
+/// itself (a schema of schemas) is left untyped.
 fn structure(of: &'static Struct, around: &mut Vec<&'static str>) -> Value {
     if around.contains(&of.name) {
         return json!({"type": "object"});

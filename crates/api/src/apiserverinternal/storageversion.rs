@@ -121,7 +121,7 @@ fn common_version(errors: &mut ErrorList, path: &Path, status: &api::StorageVers
     let problem = match (actual, status.common_encoding_version.as_deref()) {
         (None, Some(_)) => "should be nil if servers do not agree on the same encoding version, or if there is no server reporting the supported versions yet".to_owned(),
         (Some(actual), None) => format!("the common encoding version is {actual}"),
-        (Some(actual), Some(said)) if actual != said => {
+        (Some(actual), Some(given)) if actual != given => {
             format!("the actual common encoding version is {actual}")
         }
         _ => return,

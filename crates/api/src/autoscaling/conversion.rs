@@ -13,9 +13,8 @@ const BEHAVIOR: &str = OF_OTHER_FORMS[1];
 const CURRENT_METRICS: &str = OF_OTHER_FORMS[4];
 const CONDITIONS: &str = OF_OTHER_FORMS[5];
 
-/// A metric type, the name of its field, and its fields in `v1` with their paths in `v2`. Marked fields are
-/// written even
-/// if they are empty.
+/// A metric type, the name of its field, and its fields in `v1` with their paths in `v2`. Marked fields are written
+/// even if they are empty.
 struct Source {
     kind: &'static str,
     field: &'static str,

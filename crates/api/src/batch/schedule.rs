@@ -74,9 +74,8 @@ impl Schedule {
         }))
     }
 
-    /// Returns the first time after `after`, in the schedule's own zone or else in `zone`; `None` if there is
-    /// none in the
-    /// next five years.
+    /// Returns the first time after `after`, in the schedule's own zone or else in `zone`; `None` if there is none in
+    /// the next five years.
     pub fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let whole = Timestamp::from_second(after.as_nanosecond().div_euclid(1_000_000_000).try_into().ok()?);
         match self {
@@ -87,9 +86,8 @@ impl Schedule {
 }
 
 impl Fields {
-    /// Searches day by day, and through each day's hours in elapsed time: an hour that a clock change skips is
-    /// not due,
-    /// an hour that repeats is due twice, as upstream does.
+    /// Searches day by day, and through each day's hours in elapsed time: an hour that a clock change skips is not
+    /// due, an hour that repeats is due twice, as upstream does.
     fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let start = after.checked_add(1.second()).ok()?;
         let first = zone.to_datetime(start).date();

@@ -35,8 +35,7 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
 
 struct Rules;
 
-/// Fields of coordinated leader election, a beta feature that is off by default. While it is off, they are
-/// removed
+/// Fields of coordinated leader election, a beta feature that is off by default. While it is off, they are removed
 /// unless the old object has them.
 const COORDINATED: &[&str] = &["strategy", "preferredHolder"];
 

@@ -116,8 +116,7 @@ impl Strategy for Rules {
 const WORD_MAX: usize = 128;
 /// The longest message.
 const NOTE_MAX: usize = 1024;
-/// The same limits for events of the older form. Upstream has none there, and recorders write longer texts than
-/// the
+/// The same limits for events of the older form. Upstream has none there, and recorders write longer texts than the
 /// limits above allow; but every node and controller may write any number of them.
 const OLD_WORD_MAX: usize = 1024;
 const OLD_MESSAGE_MAX: usize = 16 * 1024;

@@ -9,8 +9,7 @@ use knarr_cel::{CompileError, Declarations, Type, checked};
 /// The cost limit of an evaluation.
 pub const COST_MAX: u64 = 1_000_000;
 /// An estimate from here on means that a size is unknown, such as that of attributes passed to string functions. The
-/// cost
-/// of such an expression is limited when it runs.
+/// cost of such an expression is limited when it runs.
 const UNKNOWN: u64 = 1 << 50;
 const LENGTH_MAX_BYTES: usize = 10 * 1024;
 const DOMAIN_MAX: i64 = 63;

@@ -67,7 +67,7 @@ mod tests {
     fn every_gate_has_one_entry() {
         let lines = LEDGER.lines().filter(|l| !l.starts_with('#')).count();
         let names: Vec<_> = entries().map(|e| e.name).collect();
-        assert_eq!(names.len(), lines, "a line cannot be read");
+        assert_eq!(names.len(), lines, "a line is malformed");
         let upstream: Vec<_> = super::super::upstream_names().collect();
         assert_eq!(names, upstream, "the entries of ledger.txt are the gates of gates.txt, in their order");
     }

@@ -1,7 +1,6 @@
 //! Feature gates: upstream's names, which of them act here, and the effect of `--feature-gates`.
 //!
-//! `gates.txt` has upstream's facts, `ledger.txt` the state of each gate in this program. A gate that does not
-//! act is
+//! `gates.txt` has upstream's facts, `ledger.txt` the state of each gate in this program. A gate that does not act is
 //! off, whatever upstream's default is, and setting it to true is refused.
 
 pub mod ledger;
@@ -238,7 +237,7 @@ mod tests {
         assert!(features.is_on("GenericWorkload"), "a single gate overrides its stage");
         assert!(!features.is_on("APIServerIdentity"), "a switch follows its stage");
         assert!(features.is_on("WatchList") && !features.is_on("CBORServingAndStorage"));
-        assert!(features.is_on("PodCertificateRequest"), "GA is of no stage");
+        assert!(features.is_on("PodCertificateRequest"), "GA gates do not follow a stage");
         let [beta, alpha] = features.notes() else { panic!("{:?}", features.notes()) };
         assert!(alpha.starts_with("AllAlpha=true: not implemented, and off: "), "{alpha}");
         assert!(

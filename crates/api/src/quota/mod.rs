@@ -1,8 +1,7 @@
 //! ResourceQuota accounting: what an object uses, which quotas count it, and whether they allow it.
 //!
 //! Pure functions over JSON, for admission, which charges writes, and for the quota controller, which sums up
-//! existing
-//! objects. Objects are untrusted and may have any shape: fields of an unexpected shape count as no usage.
+//! existing objects. Objects are untrusted and may have any shape: fields of an unexpected shape count as no usage.
 //!
 //! Source: `k8s.io/kubernetes/pkg/quota/v1`, `k8s.io/apiserver/pkg/quota/v1`.
 
@@ -79,8 +78,7 @@ impl Evaluator {
         })
     }
 
-    /// Returns group and plural of the resource that this name in a quota counts, so that the controller can list
-    /// it.
+    /// Returns group and plural of the resource that this name in a quota counts, so that the controller can list it.
     /// Names with `count/…` may mean any resource, custom ones included.
     pub fn resource_of(name: &str) -> Option<(String, String)> {
         if let Some(counted) = name.strip_prefix("count/") {

@@ -1,9 +1,8 @@
 //! JSON patch (RFC 6902), with the extensions of the library that upstream uses.
 //!
 //! Negative list indices count from the end, `replace` of a missing object key adds it, `test` of a missing key
-//! against
-//! null succeeds, and a path need not start with `/`. Errors are those of `gopkg.in/evanphx/json-patch.v4`; the API
-//! server shows clients a fixed sentence instead.
+//! against null succeeds, and a path need not start with `/`. Errors are those of `gopkg.in/evanphx/json-patch.v4`;
+//! the API server shows clients a fixed sentence instead.
 
 use serde_json::Value;
 

@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use super::*;
 
 /// Calls `$check` with group, version and kind of every type that k8s-openapi has for Kubernetes 1.37, and with the
-/// kind
-/// of its list if it has one.
+/// kind of its list if it has one.
 macro_rules! each_kind {
     ($check:ident, listable: [$($listable:path,)*], single: [$($single:path,)*]) => {
         $({

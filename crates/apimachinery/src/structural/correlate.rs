@@ -122,7 +122,7 @@ mod tests {
         ] {
             assert_eq!(keyed.find(&item).map(|found| found["at"].clone()), at, "{item}");
         }
-        assert_eq!(keyed.find(&json!({})), Some(&items[3]), "both have no keys");
+        assert_eq!(keyed.find(&json!({})), Some(&items[3]), "neither has keys");
         assert_eq!(Keyed::new(&items, &[]).find(&items[0]), None);
     }
 

@@ -1,8 +1,7 @@
 //! Schemas of custom resources: the OpenAPI v3 schema of a CustomResourceDefinition, parsed for use.
 //!
 //! Built-in types have a static table ([`crate::schema`]); these schemas arrive at run time. They are used as
-//! upstream
-//! uses its structural schemas: to prune, default, coerce metadata, validate, and identify list elements.
+//! upstream uses its structural schemas: to prune, default, coerce metadata, validate, and identify list elements.
 
 mod coerce;
 mod correlate;

@@ -13,8 +13,7 @@ struct Pruner {
 }
 
 /// Removes fields that the schema does not specify, except for the root's `apiVersion`, `kind` and `metadata`.
-/// Returns
-/// their paths, sorted: `spec.foo`, `spec.list[0].bar`.
+/// Returns their paths, sorted: `spec.foo`, `spec.list[0].bar`.
 pub fn prune(object: &mut Value, schema: &Schema) -> Vec<String> {
     let mut pruner = Pruner { path: String::new(), unknown: Vec::new() };
     pruner.object_or_list(object, Some(schema), true);

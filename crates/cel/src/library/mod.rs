@@ -1,6 +1,5 @@
 //! The functions of the language: CEL's standard functions, its extensions, and Kubernetes' libraries. Each library
-//! is a
-//! file and a line in the list.
+//! is a file and a line in the list.
 
 pub mod authz;
 pub mod cidr;

@@ -7,8 +7,7 @@ use k8s_openapi::api::core::v1::{
 use crate::kind::Kind;
 
 /// Returns whether a toleration matches a taint: no key matches every key, no effect every effect; the default
-/// operator
-/// is `Equal`; `Lt` and `Gt` compare the taint's number with the toleration's.
+/// operator is `Equal`; `Lt` and `Gt` compare the taint's number with the toleration's.
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     fn text(value: &Option<String>) -> &str {
         value.as_deref().unwrap_or("")

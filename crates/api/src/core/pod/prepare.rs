@@ -221,8 +221,7 @@ fn default_pod_level_resources(spec: &mut Fields) {
     }
 }
 
-/// Returns the effective request of the containers: the sum of main containers and sidecars, or the largest
-/// request
+/// Returns the effective request of the containers: the sum of main containers and sidecars, or the largest request
 /// while init containers run.
 fn effective_request(spec: &Fields, name: &str) -> Option<Quantity> {
     let list = |list: &str| spec.get(list).and_then(Value::as_array).into_iter().flatten();

@@ -217,8 +217,7 @@ fn compare_lists(node: Node<'_>, kind: ListKind<'_>, old: &[Value], new: &[Value
 }
 
 /// Returns whether both lists have the same elements in the same order without repetition: the common case, which
-/// needs
-/// no index.
+/// needs no index.
 fn same_items(kind: ListKind<'_>, old: &[Value], new: &[Value]) -> bool {
     let ListKind::Map(keys) = kind else { return false };
     let same = |a: &Value, b: &Value| keys.sorted().iter().all(|k| a.get(k) == b.get(k));

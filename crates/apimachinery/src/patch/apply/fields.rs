@@ -1,10 +1,8 @@
 //! Sets of field paths in the form of FieldsV1: `{"f:spec": {"f:containers": {"k:{\"name\":\"a\"}": {".": {}}}}}`.
 //!
 //! A set is kept as the JSON that is stored, so that no conversion is needed and an operation with a small set
-//! touches
-//! only the paths of that set. A node is a member of the set if it is empty or contains `.`; a node that is not a
-//! member
-//! exists only as the parent of members.
+//! touches only the paths of that set. A node is a member of the set if it is empty or contains `.`; a node that is
+//! not a member exists only as the parent of members.
 
 use std::cmp::Ordering;
 

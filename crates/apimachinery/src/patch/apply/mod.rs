@@ -1,12 +1,10 @@
 //! Server-side apply and the tracking of field ownership (`metadata.managedFields`).
 //!
 //! Sources: `sigs.k8s.io/structured-merge-diff`, `k8s.io/apimachinery/pkg/util/managedfields`, KEP-555. Pure
-//! functions
-//! on JSON objects: [`update`] for every write that is not an apply, [`apply`] for applies.
+//! functions on JSON objects: [`update`] for every write that is not an apply, [`apply`] for applies.
 //!
 //! Entries of other API versions are compared in the version of the request: in the groups served here, field paths
-//! are
-//! the same in all versions.
+//! are the same in all versions.
 
 mod compare;
 mod conflict;
@@ -81,8 +79,7 @@ impl<'a> Manager<'a> {
 /// Records the field ownership in `new` after a create, update or non-apply patch by this manager.
 ///
 /// `live` is the stored object, `None` on create. Entries that a client sent are treated as upstream does: on the
-/// object
-/// itself, an empty list resets all entries, and malformed entries are ignored.
+/// object itself, an empty list resets all entries, and malformed entries are ignored.
 pub fn update(live: Option<&Value>, new: &mut Value, by: &Manager<'_>) {
     if !new.get("metadata").is_some_and(Value::is_object) {
         return;
@@ -171,10 +168,8 @@ fn own_entry<'e>(entries: &'e mut Vec<Entry>, identity: Identity<'_>) -> &'e mut
 /// Returns the object after an apply by this manager.
 ///
 /// `live` is the stored object, `None` if the apply creates it: the result then has only the applied fields; the
-/// caller
-/// adds defaults and the server's metadata. Fails with the conflict (409) unless `force`, with 400 for a patch of
-/// another
-/// kind or with managedFields, and, as upstream does, with 500 for a patch that does not fit the schema.
+/// caller adds defaults and the server's metadata. Fails with the conflict (409) unless `force`, with 400 for a patch
+/// of another kind or with managedFields, and, as upstream does, with 500 for a patch that does not fit the schema.
 pub fn apply(
     live: Option<&Value>,
     patch: &Value,
@@ -318,8 +313,7 @@ fn strip_unowned(set: &mut Tree) {
 }
 
 /// Removes the fields that this manager applied last time and that now no manager owns. If it applies all of them
-/// again,
-/// there is nothing to remove: a set of an object's fields includes all parents of its members.
+/// again, there is nothing to remove: a set of an object's fields includes all parents of its members.
 fn prune(root: Node<'_>, merged: Value, entries: &[Entry], last: &Tree) -> Value {
     let named = |set: &Tree| merge::with_named_fields(root, set);
     let last = named(last);

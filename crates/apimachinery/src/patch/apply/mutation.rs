@@ -35,8 +35,7 @@ pub fn mutate(
 }
 
 /// Collects the paths of atomic lists and maps in the configuration. Ignores everything below names that the schema
-/// does
-/// not have.
+/// does not have.
 fn find_atomic(node: Node<'_>, value: &Value, path: &str, depth: usize, found: &mut Vec<String>) {
     let whole = node.shape(Some(value)) == Shape::Leaf;
     if depth > DEEPEST {

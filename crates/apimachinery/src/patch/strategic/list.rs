@@ -248,8 +248,7 @@ pub(super) fn merge_ordered(
 }
 
 /// Returns the server's position of each element. As upstream does, it appends the elements that the patch adds, as
-/// far as
-/// they fit into the places of the elements it deletes.
+/// far as they fit into the places of the elements it deletes.
 fn server_order(server: &[Value], changes: Option<&Value>, identity: &Identity) -> HashMap<String, usize> {
     let changes = changes.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let of_kind = |deleted: bool| {

@@ -162,8 +162,7 @@ fn retain_keys(original: &mut Object, patch: &mut Object) -> Result<()> {
 }
 
 /// Converts a patch value to the stored value if there is no old one: removes nulls and directives. Returns whether
-/// the
-/// value is kept at all.
+/// the value is kept at all.
 fn clean(value: &mut Value) -> bool {
     match value {
         Value::Object(map) => {

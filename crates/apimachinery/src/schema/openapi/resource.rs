@@ -26,8 +26,7 @@ pub struct Subresource<'a> {
 }
 
 /// Returns the descriptions of a definition: an OpenAPI or JSON schema with `description`, and `properties` that have
-/// one.
-/// Everything else in it is ignored.
+/// one. Everything else in it is ignored.
 pub type Describe<'a> = &'a dyn Fn(&str) -> Option<Value>;
 
 /// Returns the path of a group version as the index lists it: `api/v1`, `apis/apps/v1`.

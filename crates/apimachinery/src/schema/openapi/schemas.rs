@@ -16,7 +16,7 @@ pub fn schemas(roots: &[&'static Struct], describe: Describe<'_>) -> Map<String,
             continue;
         }
         let body = match list_words(schema, describe) {
-            Some(words) => structure(schema, &|_| Some(words.clone())),
+            Some(descriptions) => structure(schema, &|_| Some(descriptions.clone())),
             None => structure(schema, describe),
         };
         found.insert(schema.name, body);
@@ -133,12 +133,12 @@ fn list_words(schema: &'static Struct, describe: Describe<'_>) -> Option<Value> 
     let Type::List(list) = items.ty else { return None };
     let Type::Struct(element) = list.element else { return None };
     let element = element.name.rsplit('.').next().unwrap_or_default();
-    let mut words = describe(MODEL).unwrap_or_else(|| json!({}));
-    words["description"] = format!("{kind} is a list of {element} objects.").into();
-    words["properties"]["metadata"] =
+    let mut descriptions = describe(MODEL).unwrap_or_else(|| json!({}));
+    descriptions["description"] = format!("{kind} is a list of {element} objects.").into();
+    descriptions["properties"]["metadata"] =
         json!({"description": "The version of the list, and how the next page of it is asked for."});
-    words["properties"]["items"] = json!({"description": format!("The {element} objects.")});
-    Some(words)
+    descriptions["properties"]["items"] = json!({"description": format!("The {element} objects.")});
+    Some(descriptions)
 }
 
 /// Adds the descriptions of `describe` to the schema.

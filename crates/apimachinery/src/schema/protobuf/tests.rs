@@ -10,8 +10,7 @@ use crate::schema::validate::{self, base64, fill};
 use crate::schema::{for_kind, kinds};
 
 /// Lines of `{"gvk": [group, version, kind], "json": object, "pb": base64 of its message}`: random objects, encoded
-/// by
-/// `k8s.io/api` 0.37.
+/// by `k8s.io/api` 0.37.
 const FACTS: &str = include_str!("testdata/messages.jsonl");
 
 fn pod() -> &'static Struct {

@@ -30,8 +30,7 @@ impl Kind {
 }
 
 /// A position in the bytes. [`super::syntax::check`] has accepted them, so that each method finds what it expects. If
-/// it
-/// does not, the result is some value, but never a panic or an endless loop.
+/// it does not, the result is some value, but never a panic or an endless loop.
 pub struct Cursor<'a> {
     data: &'a [u8],
     pos: usize,

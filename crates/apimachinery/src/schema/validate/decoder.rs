@@ -1,9 +1,9 @@
 //! Decodes JSON into a value of the shape that a [`Struct`] describes, as Go decodes into the typed object.
 //!
 //! Go's behaviour is preserved: a type error is saved and decoding continues, so that the first one is reported
-//! unless
-//! a type with its own decoder (quantity, time, int-or-string) fails; `null` means unset; an explicit zero value of a
-//! field that does not distinguish it from unset is dropped; a repeated field is decoded into the same value.
+//! unless a type with its own decoder (quantity, time, int-or-string) fails; `null` means unset; an explicit zero
+//! value of a field that does not distinguish it from unset is dropped; a repeated field is decoded into the same
+//! value.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

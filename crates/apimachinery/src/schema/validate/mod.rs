@@ -1,9 +1,8 @@
 //! Decoding and field validation of request bodies, with the messages of the API server.
 //!
 //! [`decode`] converts bytes to a pruned, normalised value of a known type, or returns the error of Go's typed
-//! decoder.
-//! Unknown and duplicate fields are returned beside the value; the caller refuses them (`fieldValidation=Strict`),
-//! warns about them (`Warn`) or ignores them (`Ignore`).
+//! decoder. Unknown and duplicate fields are returned beside the value; the caller refuses them
+//! (`fieldValidation=Strict`), warns about them (`Warn`) or ignores them (`Ignore`).
 
 pub(super) mod base64;
 mod cursor;
@@ -30,8 +29,7 @@ use decoder::Decoder;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoded {
     /// Only known fields, without nulls, in canonical form: quantities, times and base64 are rewritten as Go writes
-    /// them,
-    /// zero values are dropped where Go does not distinguish them from unset ones.
+    /// them, zero values are dropped where Go does not distinguish them from unset ones.
     pub value: Value,
     /// `unknown field "spec.foo"`, `duplicate field "spec.x"`: in order of appearance, without repetition, at most
     /// 100.

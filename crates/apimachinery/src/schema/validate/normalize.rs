@@ -39,8 +39,7 @@ fn prune_value(value: &mut Value, ty: Type, depth: usize) {
 }
 
 /// Sets unset fields to the defaults that OpenAPI publishes, such as `protocol: TCP`, in every existing struct. Skips
-/// the
-/// empty defaults of required fields (`""`, `0`, `{}`).
+/// the empty defaults of required fields (`""`, `0`, `{}`).
 pub fn apply_defaults(value: &mut Value, schema: &'static Struct) {
     default_struct(value, schema, MAX_DEPTH);
 }

@@ -74,12 +74,10 @@ pub fn strict_message(errors: &[String]) -> String {
 }
 
 /// Decodes a JSON body that must contain an object of the kind `expected`; a body without a kind or version is
-/// assumed
-/// to be one. Errors are those of the API server: 400 with its message.
+/// assumed to be one. Errors are those of the API server: 400 with its message.
 ///
 /// Sets `apiVersion` and `kind` in the value. With `strict`, unknown and duplicate fields are an error, too;
-/// otherwise
-/// they are in [`Decoded::strict_errors`], each usable as a warning.
+/// otherwise they are in [`Decoded::strict_errors`], each usable as a warning.
 pub fn decode_request(
     body: &[u8],
     expected: &GroupVersionKind,

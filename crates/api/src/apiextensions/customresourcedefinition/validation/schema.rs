@@ -86,8 +86,7 @@ pub fn validate(schema: &Schema, json: &Value, demands: &Demands<'_>, path: &Pat
     errors
 }
 
-/// Validates the root of a schema with a status subresource, which may set fewer fields: the status is also
-/// validated
+/// Validates the root of a schema with a status subresource, which may set fewer fields: the status is also validated
 /// alone.
 fn root_with_status(schema: &Schema, path: &Path, errors: &mut ErrorList) {
     if schema.ty != "object" {
