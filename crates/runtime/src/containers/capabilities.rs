@@ -1,11 +1,11 @@
-//! Linux capabilities: names, the default set, additions and drops, and their application.
+//! Linux capabilities: names, the default set, additions and drops, and applying them to a process.
 
 use std::io;
 
 use super::spec::{CapabilityChange, ContainerSpec};
 use super::sys;
 
-/// By number, as linux/capability.h has them.
+/// Names by number, as in linux/capability.h.
 const NAMES: [&str; 41] = [
     "CHOWN",
     "DAC_OVERRIDE",
@@ -50,7 +50,7 @@ const NAMES: [&str; 41] = [
     "CHECKPOINT_RESTORE",
 ];
 
-/// What a container gets when nothing is said: containerd's fourteen.
+/// The capabilities of a container whose spec changes none: containerd's fourteen.
 const DEFAULT: [&str; 14] = [
     "CHOWN",
     "DAC_OVERRIDE",
@@ -79,19 +79,19 @@ pub struct CapabilitySets {
     pub ambient: u64,
 }
 
-/// The bit of a capability named `NET_ADMIN` or `cap_net_admin`.
+/// Returns the bit of a capability named like `NET_ADMIN` or `cap_net_admin`.
 fn bit(name: &str) -> Option<u64> {
     let upper = name.to_ascii_uppercase();
     let name = upper.strip_prefix("CAP_").unwrap_or(&upper);
     NAMES.iter().position(|known| *known == name).map(|number| 1 << number)
 }
 
-/// The names of what is set, without `CAP_`.
+/// Returns the names of the capabilities in `mask`, without `CAP_`.
 pub fn names(mask: u64) -> impl Iterator<Item = &'static str> {
     NAMES.iter().enumerate().filter(move |(number, _)| mask & (1 << number) != 0).map(|(_, name)| *name)
 }
 
-/// Whether `mask` holds the named capability.
+/// Decides whether `mask` contains the named capability.
 pub fn holds(mask: u64, name: &str) -> bool {
     bit(name).is_some_and(|bit| mask & bit != 0)
 }
@@ -104,8 +104,8 @@ pub fn change_fault(change: &CapabilityChange) -> Option<String> {
         .map(|name| format!("unknown capability {name:?}"))
 }
 
-/// The sets of a container: defaults, then ALL, then single drops and additions; an addition wins
-/// over `drop: [ALL]`, a single drop wins over `add: [ALL]`.
+/// Returns the capability sets of a container: the defaults, then ALL, then single drops and additions. A
+/// single addition takes precedence over `drop: [ALL]`, and a single drop over `add: [ALL]`.
 pub fn sets_of(spec: &ContainerSpec) -> CapabilitySets {
     let change = &spec.capabilities;
     let has_all = |list: &[String]| list.iter().any(|name| name.eq_ignore_ascii_case("ALL"));
@@ -122,8 +122,8 @@ pub fn sets_of(spec: &ContainerSpec) -> CapabilitySets {
         set = (set | mask(&change.add)) & !mask(&change.drop);
     }
     let ambient = mask(&change.ambient) & set;
-    // Inheritable stays empty but for ambient ones: a full inheritable set lets a non-root user's
-    // exec of a file with inheritable file capabilities regain them.
+    // The inheritable set has only the ambient capabilities: with a full inheritable set, a non-root user could
+    // regain capabilities by executing a file with inheritable file capabilities.
     CapabilitySets { bounding: set, permitted: set, inheritable: ambient, ambient }
 }
 
@@ -153,13 +153,13 @@ fn own_permitted() -> io::Result<u64> {
     Ok(u64::from(words[0].permitted) | u64::from(words[1].permitted) << 32)
 }
 
-/// Removes from the bounding set what the container may never have; needs CAP_SETPCAP.
+/// Removes the capabilities that the container may never have from the bounding set; needs CAP_SETPCAP.
 pub fn drop_bounding(sets: &CapabilitySets) -> io::Result<()> {
     for number in 0..64u32 {
         if sets.bounding & (1 << number) != 0 {
             continue;
         }
-        // Beyond the kernel's last capability the call fails: nothing left to drop.
+        // Above the kernel's last capability the call fails: no capability is left to drop.
         if let Err(error) = sys::prctl(libc::PR_CAPBSET_DROP, number.into(), 0) {
             if error.raw_os_error() == Some(libc::EINVAL) {
                 break;
@@ -170,26 +170,26 @@ pub fn drop_bounding(sets: &CapabilitySets) -> io::Result<()> {
     Ok(())
 }
 
-/// Acts with every capability that is permitted.
+/// Makes every permitted capability effective.
 pub fn act_with_all() -> io::Result<()> {
     let held = own_permitted()?;
     set(held, held, 0)
 }
 
 impl CapabilitySets {
-    /// What a program of this user can use from its start on: a user other than root has only the
-    /// ambient ones.
+    /// Returns the capabilities that a program of this user has in effect when it starts: a user other than
+    /// root has only the ambient ones.
     fn effective(&self, uid: u32) -> u64 {
         if uid == 0 { self.permitted } else { self.ambient }
     }
 
-    /// Acts with no more than the program will have, and keeps the others permitted.
+    /// Limits the effective capabilities to those that the program will have; the others stay permitted.
     pub fn act(&self, uid: u32) -> io::Result<()> {
         let held = own_permitted()?;
         set(self.effective(uid) & held, held, 0)
     }
 
-    /// Sets the process's own sets, within what this machine lets us hold at all.
+    /// Sets the capabilities of the calling thread, as far as this machine permits them at all.
     pub fn apply(&self, uid: u32) -> io::Result<()> {
         let held = own_permitted()?;
         set(self.effective(uid) & held, self.permitted & held, self.inheritable & held)?;
@@ -211,7 +211,7 @@ impl CapabilitySets {
     }
 }
 
-/// capset(2) for the calling thread.
+/// Calls capset(2) for the calling thread.
 fn set(effective: u64, permitted: u64, inheritable: u64) -> io::Result<()> {
     let header = Header { version: VERSION_3, pid: 0 };
     let word = |shift: u32| Words {
@@ -227,7 +227,7 @@ fn set(effective: u64, permitted: u64, inheritable: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives up every capability of the calling thread.
+/// Drops every capability of the calling thread.
 pub fn drop_all() -> io::Result<()> {
     set(0, 0, 0)
 }

@@ -1,4 +1,4 @@
-//! The server's connection to one shim: requests by number, pushes in order.
+//! The server's connection to one shim: numbered requests with their answers, and pushes in order.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,12 +18,12 @@ use super::state::SandboxFolder;
 use super::status::ContainerStatus;
 use super::{Error, Result, protocol, socket};
 
-/// Starting a container may wait for a slow disk or network file system below its mounts.
+/// Long, because starting a container may wait for a slow disk or a network file system below its mounts.
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 const QUEUE: usize = 64;
 const READ_BYTES: usize = 64 << 10;
 
-/// What the shim says about containers, in the order it happened.
+/// A change of a container that the shim reports, in the order of occurrence.
 pub enum Notice {
     Status(ContainerStatus),
     Oom(String),
@@ -40,7 +40,7 @@ struct Call {
     answer: oneshot::Sender<Answer>,
 }
 
-/// Cheap to clone; the connection closes with the last clone or when the shim goes.
+/// Cheap to clone; the connection closes with the last clone or when the shim ends.
 #[derive(Clone)]
 pub struct ShimClient {
     sandbox_id: String,
@@ -50,9 +50,9 @@ pub struct ShimClient {
 }
 
 impl ShimClient {
-    /// Connects; `notice` is called from one task, in order.
+    /// Connects to the shim; `notice` is called from one task, in order.
     pub fn connect(sandbox_id: &str, folder: &SandboxFolder, notice: NoticeFn) -> io::Result<Self> {
-        // A path through a descriptor, as the full one may exceed what a socket address holds.
+        // The path goes through a descriptor, because the full path may be longer than a socket address allows.
         let directory = File::open(folder.path())?;
         let path = format!("/proc/self/fd/{}/shim.sock", directory.as_raw_fd());
         let stream = std::os::unix::net::UnixStream::connect(path)?;
@@ -98,22 +98,22 @@ impl ShimClient {
         }
     }
 
-    /// Registers for the exit of a process about to be exec'd.
+    /// Registers a waiter for the exit of a process that is about to be started by exec.
     pub fn expect_exec(&self, exec_id: &str) -> (ExecGuard, oneshot::Receiver<i32>) {
         let (sender, receiver) = oneshot::channel();
         lock(&self.exec_waiters).insert(exec_id.to_owned(), sender);
         (ExecGuard { client: self.clone(), exec_id: exec_id.to_owned(), started: false }, receiver)
     }
 
-    /// Resolves when the connection is over.
+    /// Resolves when the connection has ended.
     pub async fn closed(&self) {
         let mut closed = self.closed.clone();
         let _ = closed.wait_for(|closed| *closed).await;
     }
 }
 
-/// Forgets an exec'd process's waiter. Dropped before the start was confirmed, as when the caller ran
-/// out of time, it has the process killed, which nobody else could name.
+/// Removes the waiter of an exec'd process when dropped. If it is dropped before the start was confirmed, for
+/// example because the caller timed out, it also has the process killed, because no other code knows its id.
 pub struct ExecGuard {
     client: ShimClient,
     exec_id: String,
@@ -210,7 +210,7 @@ impl Driver {
         let bytes =
             encode(&Envelope { number, body: call.request }, call.fds.len()).map_err(io::Error::other)?;
         if bytes.len() > MAX_FRAME_BYTES {
-            // The shim would end the connection, and the sandbox's other containers would be given up.
+            // The shim would close the connection on it, and the sandbox's other containers would be given up.
             let message = format!("a request of {} bytes is larger than {MAX_FRAME_BYTES}", bytes.len());
             let error = RemoteError { kind: protocol::ErrorKind::Invalid, message, exit_code: 128 };
             let _ = call.answer.send((Response::Error(error), Vec::new()));
@@ -234,7 +234,8 @@ impl Driver {
             let envelope: Envelope<Incoming> = serde_json::from_slice(&body).map_err(io::Error::other)?;
             match envelope.body {
                 Incoming::Answer(response) => {
-                    // Told before the caller hears of it, so that no older state overtakes a newer one.
+                    // Notify before the caller gets the answer, so that an older state cannot overtake a newer
+                    // one.
                     let statuses = match &response {
                         Response::Container(status) => std::slice::from_ref(status),
                         Response::Containers(statuses) => statuses.as_slice(),

@@ -1,4 +1,4 @@
-//! What can go wrong on the server side of the container runtime.
+//! Errors on the server side of the container runtime.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,13 +15,13 @@ pub enum Error {
     AlreadyExists(String),
     #[error("invalid configuration: {0}")]
     Invalid(String),
-    /// The call does not fit the state of the sandbox or container.
+    /// The call is not possible in the current state of the sandbox or container.
     #[error("{0}")]
     State(String),
-    /// A container's process could not be started; worded as runc words it.
+    /// A container's process could not be started; the message has runc's wording.
     #[error("{message}")]
     Start { message: String, exit_code: i32 },
-    /// An exec'd process could not be started; worded as runc words it.
+    /// An exec'd process could not be started; the message has runc's wording.
     #[error("{message}")]
     Exec { message: String, exit_code: i32 },
     #[error("command {command:?} timed out after {seconds}s")]

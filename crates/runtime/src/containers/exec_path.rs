@@ -1,4 +1,4 @@
-//! Finds a container's executable and words the failure as runc does.
+//! Finds a container's executable and reports a failure in runc's wording.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -8,23 +8,23 @@ use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 
 use super::sys::{self, errno_text};
 
-/// What PATH is when neither image nor pod says.
+/// The value of PATH if neither the image nor the pod sets one.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// An executable that cannot be run, with the code a shell would exit with.
+/// Why a program cannot be run, with the exit code that a shell would use.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LookupError {
     pub message: String,
     pub exit_code: i32,
 }
 
-/// The value of a variable in a list of `KEY=value`; the last one counts.
+/// Returns the value of a variable in a list of `KEY=value` entries; the last entry counts.
 pub fn variable<'a>(env: &'a [String], key: &str) -> Option<&'a str> {
     env.iter().rev().find_map(|entry| entry.strip_prefix(key)?.strip_prefix('='))
 }
 
-/// The file that `name` means, looked up in `path` unless it has a slash. Runs inside the container's
-/// root and working directory.
+/// Returns the file that `name` refers to, searching `path` unless the name has a slash. Runs inside the
+/// container's root and working directory.
 pub fn look_up(name: &str, path: &str) -> Result<PathBuf, LookupError> {
     if name.contains('/') {
         return match executable(Path::new(name)) {
@@ -59,7 +59,7 @@ enum Unfit {
     Mode,
 }
 
-/// Magic links of procfs are no way to a program: /proc/self/exe is the runtime's own.
+/// Refuses magic links of procfs, because /proc/self/exe is the runtime's own program.
 fn executable(path: &Path) -> Result<(), Unfit> {
     let how =
         OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_NO_MAGICLINKS);

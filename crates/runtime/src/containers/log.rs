@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
-/// Longer lines are cut into partial ones, as containerd does.
+/// Longer lines are split into partial ones, as containerd does.
 const MAX_LINE_BYTES: usize = 16 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl Stream {
     }
 }
 
-/// Cuts one stream into lines.
+/// Splits one stream into lines.
 #[derive(Debug, Default)]
 pub struct LineCutter {
     rest: Vec<u8>,
@@ -42,7 +42,7 @@ impl LineCutter {
                 self.rest.clear();
                 bytes = &bytes[end + 1..];
             } else if window.len() == room {
-                // A newline right after a full line ends it instead of making an empty one.
+                // A newline right after a full line ends that line; it does not add an empty one.
                 let (tag, skip) = if bytes.get(room) == Some(&b'\n') { (b'F', 1) } else { (b'P', 0) };
                 write_line(stream, now, tag, &self.rest, window, out);
                 self.rest.clear();
@@ -54,7 +54,7 @@ impl LineCutter {
         }
     }
 
-    /// The stream has ended: what is left is a line that was never finished.
+    /// Appends the remaining bytes as an unfinished line, after the stream has ended.
     pub fn finish(&mut self, stream: Stream, now: Timestamp, out: &mut Vec<u8>) {
         if !self.rest.is_empty() {
             write_line(stream, now, b'P', &self.rest, b"", out);
@@ -71,7 +71,7 @@ fn write_line(stream: Stream, now: Timestamp, tag: u8, head: &[u8], tail: &[u8],
     out.push(b'\n');
 }
 
-/// A container's log file. What cannot be written is dropped: a full disk must not stop the container.
+/// A container's log file. Lines that cannot be written are dropped: a full disk must not stop the container.
 #[derive(Debug)]
 pub struct LogFile {
     path: PathBuf,
@@ -86,7 +86,7 @@ impl LogFile {
         Ok(Self { path: path.to_owned(), file: open(path)? })
     }
 
-    /// After a rotation has renamed the file: goes on in a new one.
+    /// Continues in a new file, after a rotation has renamed the old one.
     pub fn reopen(&mut self) -> io::Result<()> {
         self.file = open(&self.path)?;
         Ok(())
@@ -97,12 +97,13 @@ impl LogFile {
     }
 }
 
-/// Who is given the folder of logs may have put a link, a FIFO or a device there: none is written to or waited for.
+/// Opens the log file. A user who can write to the log folder may have put a link, a FIFO or a device there:
+/// such files are refused without waiting for them.
 fn open(path: &Path) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
     let file = OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags).open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("there is something else than a file in the place of the log"));
+        return Err(io::Error::other("the path of the log is not a regular file"));
     }
     Ok(file)
 }

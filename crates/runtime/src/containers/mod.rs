@@ -1,9 +1,9 @@
 //! Containers: sandboxes, the shim process that outlives the server, exec, logs, cgroups.
 //!
-//! The server side is [`Runtime`]: an async facade that starts one shim process per pod sandbox
-//! and talks to it over a unix socket. The shim side is [`shim_main`]: single-threaded, it holds
-//! the sandbox's namespaces, starts containers as its children and keeps their exit codes in the
-//! state folder, so that nothing is lost while no server runs.
+//! The server side is [`Runtime`], an async facade that starts one shim process per pod sandbox and talks to it
+//! over a unix socket. The shim side is [`shim_main`]: it is single-threaded, holds the sandbox's namespaces,
+//! starts containers as its children and records their exit codes in the state folder, so that none is lost
+//! while no server runs.
 
 mod capabilities;
 pub mod cgroups;

@@ -1,7 +1,7 @@
 //! The kernel's descriptor-based mount calls (open_tree, move_mount, mount_setattr) and pivot_root.
 //!
-//! Bind sources are opened as detached trees before pivot_root and attached after it. Every mount is made
-//! detached and attached by descriptor, so that what a path means cannot change between look-up and mount.
+//! Bind sources are opened as detached trees before pivot_root and attached after it. Every mount is created
+//! detached and attached by descriptor, so that a path cannot change its meaning between lookup and mount.
 
 use std::ffi::CStr;
 use std::io;
@@ -26,7 +26,7 @@ const FSCONFIG_SET_FLAG: libc::c_uint = 0;
 const FSCONFIG_SET_STRING: libc::c_uint = 1;
 const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
 
-/// As `struct mount_attr` of mount_setattr(2).
+/// Mirrors `struct mount_attr` of mount_setattr(2).
 #[repr(C)]
 #[derive(Default)]
 struct MountAttr {
@@ -36,12 +36,12 @@ struct MountAttr {
     userns_fd: u64,
 }
 
-/// A detached copy of the mount at `path`; with `recursive`, of all mounts below it too.
+/// Returns a detached copy of the mount at `path`; with `recursive`, also of all mounts below it.
 pub fn open_tree(path: &CStr, recursive: bool) -> io::Result<OwnedFd> {
     clone_tree(libc::AT_FDCWD, path, recursive, 0)
 }
 
-/// As [`open_tree`], of what a descriptor names.
+/// Like [`open_tree`], but copies the mount that a descriptor refers to.
 pub fn open_tree_of(fd: BorrowedFd<'_>, recursive: bool) -> io::Result<OwnedFd> {
     clone_tree(fd.as_raw_fd(), c"", recursive, libc::AT_EMPTY_PATH as libc::c_uint)
 }
@@ -57,7 +57,7 @@ fn fresh(fd: libc::c_long) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call that returned it made the descriptor.
+    // SAFETY: the system call returned this descriptor as a new one, so no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -65,7 +65,7 @@ fn done(ret: libc::c_long) -> io::Result<()> {
     if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// A detached mount of a file system. `options` are separated by commas, with or without a value.
+/// Creates a detached mount of a file system. `options` are separated by commas, with or without a value.
 pub fn new_mount(fstype: &CStr, options: &str, attributes: u64) -> io::Result<OwnedFd> {
     // SAFETY: fstype is NUL-terminated.
     let context = fresh(unsafe { libc::syscall(libc::SYS_fsopen, fstype.as_ptr(), FSOPEN_CLOEXEC) })?;
@@ -105,7 +105,7 @@ fn configure(
     })
 }
 
-/// Attaches a detached tree over what `target` names.
+/// Attaches a detached tree at `target`, hiding what is mounted there.
 pub fn move_mount(tree: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: both paths are empty and NUL-terminated.
     done(unsafe {
@@ -120,7 +120,7 @@ pub fn move_mount(tree: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()
     })
 }
 
-/// Changes attributes and, where not 0, propagation of the tree behind a descriptor.
+/// Changes the mount attributes of the tree behind a descriptor, and its propagation unless that is 0.
 pub fn set_attributes(
     tree: BorrowedFd<'_>,
     set: u64,
@@ -130,7 +130,7 @@ pub fn set_attributes(
     change(tree, MountAttr { attr_set: set, propagation, ..MountAttr::default() }, recursive)
 }
 
-/// Shows the files of a detached tree with the ids that a user namespace maps theirs to.
+/// Id-maps a detached tree: its files appear with the ids that the user namespace maps theirs to.
 pub fn map_ids(tree: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>) -> io::Result<()> {
     let userns_fd = user_namespace.as_raw_fd() as u64;
     change(tree, MountAttr { attr_set: MOUNT_ATTR_IDMAP, userns_fd, ..MountAttr::default() }, true)
@@ -173,8 +173,8 @@ pub fn unmount_detach(target: &CStr) -> io::Result<()> {
     check(unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) }).map(drop)
 }
 
-/// Makes a detached tree the root and drops the old one. `/proc` of the old root is where it is attached
-/// meanwhile: a folder that every user may reach.
+/// Makes a detached tree the root file system and unmounts the old root. The tree is attached at `/proc` of the
+/// old root first, because every user may enter that folder.
 pub fn pivot_to(tree: BorrowedFd<'_>) -> io::Result<()> {
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
     // SAFETY: constant NUL-terminated path.

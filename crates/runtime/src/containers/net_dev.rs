@@ -1,4 +1,4 @@
-//! What went over the network interfaces of a process's network namespace.
+//! Traffic counters of the network interfaces in a process's network namespace.
 
 use std::fs;
 
@@ -18,12 +18,13 @@ pub struct InterfaceCounts {
     pub dropped: u64,
 }
 
-/// Of all interfaces but the loopback; none if the process is gone.
+/// Returns the counters of all interfaces except the loopback; none if the process has ended.
 pub fn interfaces_of(pid: i32) -> Vec<InterfaceStats> {
     parse(&fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap_or_default())
 }
 
-/// `  eth0: BYTES PACKETS ERRORS DROPPED …`, eight numbers received and eight transmitted.
+/// Parses lines of the form `  eth0: BYTES PACKETS ERRORS DROPPED …`, with eight numbers received and eight
+/// transmitted.
 fn parse(text: &str) -> Vec<InterfaceStats> {
     let line = |line: &str| {
         let (name, numbers) = line.split_once(':')?;

@@ -1,11 +1,13 @@
-//! What server and shim say to each other: frames of JSON, some with descriptors.
+//! The protocol between server and shim: frames of JSON, some with descriptors.
 //!
-//! A frame is the length of its JSON and the number of its descriptors, 4 bytes each, little endian,
-//! then the JSON. Answers carry the request's number; number 0 is a push that nobody asked for.
+//! A frame consists of the length of its JSON and the number of its descriptors (4 bytes each, little endian),
+//! followed by the JSON. Answers carry the number of their request; number 0 marks a push, which answers no
+//! request.
 //!
-//! Shims outlive servers, so that the two may be of different versions of the program. The record of a sandbox and the
-//! first line of its shim carry the version of all this ([`VERSION`]). A shim refuses requests with fields or of kinds
-//! that it does not know; a field that is added later is therefore left out while it has its default.
+//! Shims outlive servers, so the two may be of different versions of the program. The record of a sandbox and
+//! the first line that its shim prints carry the protocol version ([`VERSION`]). A shim refuses requests of
+//! unknown kinds or with unknown fields; a field added later is therefore omitted while it has its default
+//! value.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -18,14 +20,14 @@ use super::socket::MAX_FDS;
 use super::spec::ContainerSpec;
 use super::status::{ContainerStatus, TerminalSize};
 
-/// Of requests, answers, specs and the files of the state folder. Shims of version 0 do not tell theirs, and leave out
-/// of account what they do not know.
+/// The version of requests, answers, specs and the files of the state folder. Shims of version 0 do not report
+/// a version, and ignore fields that they do not know.
 pub const VERSION: u32 = 1;
 
-/// The oldest version that a server of this version can talk to.
+/// The oldest shim version that a server of this version supports.
 const OLDEST: u32 = 0;
 
-/// Why a shim cannot be talked to; `None` if it can.
+/// Returns why a shim of this version is not supported; `None` if it is.
 pub fn incompatible(version: u32) -> Option<String> {
     let known = (OLDEST..=VERSION).contains(&version);
     (!known).then(|| {
@@ -33,13 +35,14 @@ pub fn incompatible(version: u32) -> Option<String> {
     })
 }
 
-/// What of a spec shims of the version would leave out without a word; `None` if they understand or refuse all of it.
+/// Returns which setting of a spec shims of this version would silently ignore; `None` if they apply or refuse
+/// every one.
 pub fn lost_by(version: u32, spec: &ContainerSpec) -> Option<String> {
     let lost = version == 0 && spec.app_armor.is_some();
     lost.then(|| "the sandbox was made by a version that applies no AppArmor profiles".to_owned())
 }
 
-/// A spec with a large environment and many mounts stays far below.
+/// The largest JSON of a frame. A spec with a large environment and many mounts stays far below it.
 pub const MAX_FRAME_BYTES: usize = 8 << 20;
 
 pub const HEADER_BYTES: usize = 8;
@@ -53,13 +56,13 @@ pub struct Envelope<T> {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum Request {
-    /// All containers; pushes follow on this connection from now on.
+    /// Asks for the status of all containers; pushes follow on this connection from then on.
     Subscribe,
     Create(Box<ContainerSpec>),
     Start {
         id: String,
     },
-    /// To the first process or, with `all`, to every process of the container.
+    /// Sends a signal to the first process or, with `all`, to every process of the container.
     Kill {
         id: String,
         signal: i32,
@@ -79,18 +82,18 @@ pub enum Request {
         id: String,
         size: TerminalSize,
     },
-    /// With the descriptors of the streams that are wanted, in order.
+    /// Carries the descriptors of the requested streams, in order.
     Exec(ExecSpec),
     KillExec {
         exec_id: String,
         signal: i32,
     },
-    /// With the descriptors of the streams that are wanted, in order.
+    /// Carries the descriptors of the requested streams, in order.
     Attach {
         id: String,
         streams: StreamSet,
     },
-    /// Kills all containers and ends the shim.
+    /// Asks the shim to kill all containers and to end.
     Stop,
 }
 
@@ -115,7 +118,7 @@ pub struct ExecSpec {
     pub container_id: String,
     pub exec_id: String,
     pub args: Vec<String>,
-    /// A terminal instead of streams; its master comes back with the answer.
+    /// A terminal instead of separate streams; the answer carries its master.
     pub tty: bool,
     pub size: Option<TerminalSize>,
     pub streams: StreamSet,
@@ -126,7 +129,7 @@ pub enum Response {
     Done,
     Containers(Vec<ContainerStatus>),
     Container(ContainerStatus),
-    /// Started; with a terminal, its master is attached.
+    /// The process was started; if it has a terminal, the master is attached.
     Exec {
         pid: i32,
     },
@@ -158,21 +161,21 @@ pub enum Push {
     ExecExited { exec_id: String, exit_code: i32 },
 }
 
-/// What the server receives.
+/// A message that the server receives.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Incoming {
     Answer(Response),
     Push(Push),
 }
 
-/// First line on the new shim's standard output.
+/// The first line that a new shim prints on its standard output.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Ready {
     Pid { pid: i32, version: u32 },
     Error(String),
 }
 
-/// A request that came in: its number, and itself or why it is not understood.
+/// Decodes a request and returns its number, with the request itself or the reason why it is not understood.
 pub fn decode_request(body: &[u8]) -> serde_json::Result<(u64, Result<Request, String>)> {
     let envelope: Envelope<Value> = serde_json::from_slice(body)?;
     let request = serde_json::from_value(envelope.body);
@@ -182,7 +185,7 @@ pub fn decode_request(body: &[u8]) -> serde_json::Result<(u64, Result<Request, S
     Ok((envelope.number, request))
 }
 
-/// A frame ready to send.
+/// Encodes a message as a frame.
 pub fn encode<T: Serialize>(message: &T, fds: usize) -> serde_json::Result<Vec<u8>> {
     let mut out = vec![0; HEADER_BYTES];
     serde_json::to_writer(&mut out, message)?;
@@ -192,7 +195,7 @@ pub fn encode<T: Serialize>(message: &T, fds: usize) -> serde_json::Result<Vec<u
     Ok(out)
 }
 
-/// Puts frames together from what the socket gives.
+/// Assembles frames from the bytes and descriptors that the socket delivers.
 #[derive(Default)]
 pub struct Decoder {
     bytes: Vec<u8>,
@@ -202,7 +205,7 @@ pub struct Decoder {
 /// A frame's JSON and descriptors.
 pub type Frame = (Vec<u8>, Vec<OwnedFd>);
 
-/// The peer does not speak this protocol; the connection is of no more use.
+/// The peer does not speak this protocol; the connection cannot be used any longer.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed frame")]
 pub struct Malformed;
@@ -213,7 +216,7 @@ impl Decoder {
         self.fds.extend(fds);
     }
 
-    /// The next whole frame, if there is one.
+    /// Returns the next complete frame, if there is one.
     pub fn next(&mut self) -> Result<Option<Frame>, Malformed> {
         let word = |at: usize| {
             let bytes: Option<[u8; 4]> = self.bytes.get(at..at + 4).and_then(|b| b.try_into().ok());
@@ -265,7 +268,7 @@ mod tests {
         assert!(decoder.next().is_err());
         let mut decoder = Decoder::default();
         decoder.push(&[2, 0, 0, 0, 1, 0, 0, 0, b'{', b'}'], vec![]);
-        assert!(decoder.next().is_err(), "a descriptor is announced that did not come");
+        assert!(decoder.next().is_err(), "a descriptor is announced that did not arrive");
     }
 
     #[test]
@@ -290,7 +293,7 @@ mod tests {
             let error = request.unwrap_err();
             assert!(number == 7 && error.contains(unknown) && error.contains("version 1"), "{error}");
         }
-        assert!(decode_request(b"{}").is_err(), "nobody to answer");
+        assert!(decode_request(b"{}").is_err(), "a request without a number cannot be answered");
     }
 
     #[test]
@@ -304,7 +307,7 @@ mod tests {
     #[test]
     fn what_old_shims_do_not_know_is_not_sent() {
         let plain = ContainerSpec::default();
-        assert!(!serde_json::to_string(&plain).unwrap().contains("app_armor"), "left out at its default");
+        assert!(!serde_json::to_string(&plain).unwrap().contains("app_armor"), "omitted at its default");
         let confined = ContainerSpec { app_armor: Some("web".into()), ..plain.clone() };
         assert_eq!((lost_by(0, &plain), lost_by(1, &confined)), (None, None));
         assert!(lost_by(0, &confined).unwrap().contains("AppArmor"));

@@ -1,5 +1,5 @@
-//! Removes every trace of sandboxes and containers, whether or not their shims still live, and of nobody else's: the
-//! cgroups above them may be shared with another data folder.
+//! Removes every trace of sandboxes and containers, whether or not their shims are still alive. Cgroups above
+//! them that another data folder may share are kept.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ use super::{Error, Result, sys};
 const DEATH_ATTEMPTS: u32 = 400;
 const DEATH_PAUSE: Duration = Duration::from_millis(5);
 
-/// What there was to remove.
+/// Counts of what was removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PurgeReport {
     pub sandboxes: usize,
@@ -21,18 +21,18 @@ pub struct PurgeReport {
     pub mounts: usize,
 }
 
-/// Where a runtime had its cgroups.
+/// The cgroups that a runtime used.
 #[derive(Debug, Clone, Copy)]
 pub struct PurgeCgroups<'a> {
-    /// As given to the runtime, such as `/kubepods`.
+    /// As given to the runtime, for example `/kubepods`.
     pub root: &'a str,
     pub shims: &'a str,
-    /// Cgroups of pods below `root` that may have no sandbox, such as `burstable/podUID`.
+    /// Cgroups of pods below `root` that may have no sandbox, for example `burstable/podUID`.
     pub pods: &'a [String],
 }
 
-/// Kills the shims and containers of the state folder, removes their cgroups, mounts and the folder. Blocks for up to
-/// seconds.
+/// Kills the shims and containers of the state folder, and removes their cgroups, their mounts and the folder.
+/// Blocks for up to seconds.
 pub fn purge(state_dir: &Path, of: PurgeCgroups<'_>) -> Result<PurgeReport> {
     let mut report = PurgeReport::default();
     let state_dir = match fs::canonicalize(state_dir) {
@@ -44,7 +44,7 @@ pub fn purge(state_dir: &Path, of: PurgeCgroups<'_>) -> Result<PurgeReport> {
     let mut own: Vec<(Cgroups, String)> =
         of.pods.iter().map(|path| (cgroups.clone(), path.clone())).collect();
     if let Some(state_dir) = &state_dir {
-        // Shims first: containers die with them, and nothing is started any more.
+        // Kill the shims first: their containers die with them, and no shim can start another one.
         for id in state::folder_names(&state::sandboxes(state_dir)) {
             report.sandboxes += 1;
             let folder = SandboxFolder::new(state::sandboxes(state_dir).join(id));
@@ -68,7 +68,7 @@ pub fn purge(state_dir: &Path, of: PurgeCgroups<'_>) -> Result<PurgeReport> {
     Ok(report)
 }
 
-/// The cgroups of a sandbox: its pod's, or those of its containers where the pod has none.
+/// Returns the cgroups of a sandbox: its pod's, or those of its containers if the pod has none.
 fn cgroups_of(folder: &SandboxFolder) -> Vec<(Cgroups, String)> {
     let Some(record) = state::read_json::<SandboxRecord>(&folder.record()) else { return Vec::new() };
     let parent = record.config.cgroup_parent.as_str();
@@ -79,8 +79,8 @@ fn cgroups_of(folder: &SandboxFolder) -> Vec<(Cgroups, String)> {
     paths.into_iter().map(|path| (record.cgroups.clone(), path)).collect()
 }
 
-/// Kills the shim whose pid the folder names, if that pid still is this sandbox's shim, and waits for
-/// its end. Whether there was one.
+/// Kills the shim whose pid the folder records, if that process still is this sandbox's shim, and waits until
+/// it has ended. Returns whether there was one.
 pub(super) fn kill_shim(folder: &SandboxFolder) -> bool {
     let text = fs::read_to_string(folder.pid_file()).unwrap_or_default();
     let Ok(pid) = text.trim().parse::<i32>() else { return false };
@@ -99,7 +99,8 @@ pub(super) fn kill_shim(folder: &SandboxFolder) -> bool {
     true
 }
 
-/// Pids are used again; the command line tells whose this one is. A zombie's is empty.
+/// Decides by the command line whether the process is this sandbox's shim, because pids are reused. The command
+/// line of a zombie is empty.
 fn is_shim(pid: i32, folder: &SandboxFolder) -> bool {
     use std::os::unix::ffi::OsStrExt;
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Signal names as images and pods spell them.
+//! Signal names in the spellings that images and pods use.
 
 const NAMES: &[(&str, i32)] = &[
     ("HUP", libc::SIGHUP),
@@ -40,7 +40,7 @@ const NAMES: &[(&str, i32)] = &[
 const RTMIN: i32 = 34;
 const RTMAX: i32 = 64;
 
-/// Reads `SIGTERM`, `term`, `15`, `SIGRTMIN+3` or `RTMAX-1`.
+/// Parses a signal given as `SIGTERM`, `term`, `15`, `SIGRTMIN+3` or `RTMAX-1`.
 pub fn signal_number(text: &str) -> Option<i32> {
     if let Ok(number) = text.parse::<i32>() {
         return (1..=RTMAX).contains(&number).then_some(number);

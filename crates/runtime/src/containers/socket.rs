@@ -1,9 +1,9 @@
-//! Messages with descriptors over unix sockets.
+//! Sends and receives messages with file descriptors over unix sockets.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Descriptors that one message may carry.
+/// The highest number of descriptors in one message.
 pub const MAX_FDS: usize = 4;
 
 const CONTROL_BYTES: usize = 64;
@@ -11,7 +11,7 @@ const CONTROL_BYTES: usize = 64;
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_BYTES]);
 
-/// Sends bytes, with descriptors attached to the first of them; how many bytes went out.
+/// Sends bytes with descriptors attached to the first of them, and returns the number of bytes sent.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     if fds.len() > MAX_FDS {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -40,12 +40,12 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
 }
 
-/// Receives bytes and appends descriptors that came with them.
+/// Receives bytes and appends the descriptors that arrived with them to `fds`.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut control = Control([0; CONTROL_BYTES]);
     let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    // SAFETY: all-zero is a valid msghdr; buffers are valid for the lengths given; received descriptors
-    // are fresh and owned by nobody else.
+    // SAFETY: all-zero is a valid msghdr; buffers are valid for the lengths given; received descriptors are new
+    // and no other code owns them.
     unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &raw mut vector;
@@ -74,7 +74,7 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], fds: &mut Vec<OwnedFd>
     }
 }
 
-/// A connected pair that keeps message boundaries.
+/// Creates a connected pair of sockets that keeps message boundaries.
 pub fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
     // SAFETY: fds has room for two descriptors, both fresh on success.

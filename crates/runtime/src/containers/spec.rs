@@ -1,4 +1,4 @@
-//! Plain data that describes a sandbox and a container; written to the state folder as JSON.
+//! Plain data that describes a sandbox and a container; stored in the state folder as JSON.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use super::cgroups::{DeviceRule, Resources};
 
-/// The size of a pod's shared /dev/shm unless told otherwise, as containerd and Docker have it.
+/// The default size of a pod's shared /dev/shm, as in containerd and Docker.
 const DEFAULT_SHM_BYTES: u64 = 64 << 20;
 
 /// A pod sandbox: the namespaces that its containers share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SandboxConfig {
-    /// Names the sandbox and its folder: letters, digits, '-', '_', '.', at most 128.
+    /// The name of the sandbox and of its folder: letters, digits, '-', '_', '.', at most 128 characters.
     pub id: String,
-    /// Kept and given back as they are.
+    /// Stored and returned unchanged.
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
     /// Set in the sandbox's own UTS namespace; ignored with `host_network`.
@@ -28,17 +28,18 @@ pub struct SandboxConfig {
     pub shared_pid: bool,
     /// Namespaced sysctls (net.*, kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.*), by dotted name.
     pub sysctls: BTreeMap<String, String>,
-    /// The cgroup of the pod, relative to the runtime's cgroup root, such as `burstable/pod1`. Limits
-    /// on it are the caller's; containers become its children.
+    /// The cgroup of the pod, relative to the runtime's cgroup root, for example `burstable/pod1`. The caller
+    /// sets its limits; the cgroups of the containers become its children.
     pub cgroup_parent: String,
     pub shm_bytes: u64,
     /// Give the sandbox a user namespace of its own; not together with namespaces of the host.
     pub user_namespace: Option<IdRange>,
-    /// An OCI runtime (`/usr/sbin/runc`) that runs the sandbox's containers; else the shim runs them itself.
+    /// An OCI runtime (`/usr/sbin/runc`) that runs the sandbox's containers; if `None`, the shim runs them
+    /// itself.
     pub oci_runtime: Option<PathBuf>,
 }
 
-/// The ids that a user namespace's ids, from 0 on, are outside of it.
+/// A range of host ids that the ids of a user namespace, from 0 on, are mapped to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IdRange {
@@ -47,7 +48,7 @@ pub struct IdRange {
 }
 
 impl IdRange {
-    /// What an id inside is outside.
+    /// Returns the host id that an id inside the namespace is mapped to; `None` if the id is not mapped.
     pub fn outside(&self, id: u32) -> Option<u32> {
         if id < self.count { self.first.checked_add(id) } else { None }
     }
@@ -76,24 +77,25 @@ impl Default for SandboxConfig {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ContainerSpec {
-    /// Names the container, its folder and its cgroup; same alphabet as [`SandboxConfig::id`].
+    /// The name of the container, its folder and its cgroup; same alphabet as [`SandboxConfig::id`].
     pub id: String,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
-    /// A folder on the host that holds the root file system, mounted by the caller.
+    /// A folder on the host with the root file system, which the caller has mounted.
     pub rootfs: PathBuf,
-    /// Its files carry the outside ids of the sandbox's user namespace already; else they are id-mapped.
+    /// The files of the root file system already have host ids of the sandbox's user namespace; otherwise they
+    /// are id-mapped.
     pub rootfs_has_outside_ids: bool,
     pub readonly_rootfs: bool,
     /// The command and its arguments; must not be empty.
     pub args: Vec<String>,
     /// `KEY=value`. PATH, HOME, HOSTNAME (and TERM with a terminal) are added where missing.
     pub env: Vec<String>,
-    /// Made if missing, as runc does; empty means `/`.
+    /// Created if missing, as runc does; empty means `/`.
     pub cwd: String,
     pub user: User,
-    /// On top of the default mounts (/proc, /dev, /dev/pts, /dev/shm, /dev/mqueue, /sys, /sys/fs/cgroup);
-    /// one of these with a default's destination takes its place.
+    /// Mounts added to the default ones (/proc, /dev, /dev/pts, /dev/shm, /dev/mqueue, /sys, /sys/fs/cgroup); a
+    /// mount with the destination of a default one replaces it.
     pub mounts: Vec<Mount>,
     pub devices: Vec<Device>,
     pub capabilities: CapabilityChange,
@@ -103,20 +105,21 @@ pub struct ContainerSpec {
     pub masked_paths: Option<Vec<String>>,
     pub readonly_paths: Option<Vec<String>>,
     pub seccomp: SeccompProfile,
-    /// The name of a profile that is loaded on the host; `None` leaves it at that of the shim, unconfined.
+    /// The name of a profile that is loaded on the host; with `None` the container keeps the shim's, which is
+    /// unconfined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_armor: Option<String>,
     pub rlimits: Vec<Rlimit>,
     pub oom_score_adj: Option<i32>,
     pub tty: bool,
     pub stdin: bool,
-    /// Close the container's stdin when the first attached client is gone.
+    /// Close the container's stdin when the first attached client disconnects.
     pub stdin_once: bool,
-    /// Where the output goes in CRI log format; `None` discards it.
+    /// The file that receives the output in CRI log format; `None` discards the output.
     pub log_path: Option<PathBuf>,
     pub resources: Resources,
     pub pid_mode: PidMode,
-    /// What `stop_container` sends first; SIGTERM if empty.
+    /// The signal that `stop_container` sends first; SIGTERM if empty.
     pub stop_signal: String,
 }
 
@@ -128,14 +131,14 @@ pub struct User {
     pub additional_gids: Vec<u32>,
 }
 
-/// Whose processes a container sees.
+/// Which processes a container can see.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PidMode {
     #[default]
     Container,
     Pod,
     Host,
-    /// Those of the container with this id, which runs in the same sandbox.
+    /// The processes of the container with this id, which runs in the same sandbox.
     Target(String),
 }
 
@@ -145,14 +148,14 @@ pub enum PidMode {
 pub struct CapabilityChange {
     pub add: Vec<String>,
     pub drop: Vec<String>,
-    /// Given to processes of any user, without file capabilities.
+    /// Given to processes of any user, even without file capabilities.
     pub ambient: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mount {
-    /// Absolute path in the container; made if missing.
+    /// Absolute path in the container; created if missing.
     pub destination: String,
     pub kind: MountKind,
 }
@@ -173,16 +176,16 @@ pub struct Bind {
     /// A path on the host, which must exist.
     pub source: PathBuf,
     pub read_only: bool,
-    /// With `read_only`: mounts below the source too.
+    /// With `read_only`: mounts below the source are read-only too.
     pub recursive_read_only: bool,
-    /// Nothing in it can be executed.
+    /// Mount with noexec: files in it cannot be executed.
     pub no_exec: bool,
     pub propagation: Propagation,
-    /// Its files carry the outside ids of the sandbox's user namespace already; else they are id-mapped.
+    /// The files already have host ids of the sandbox's user namespace; otherwise they are id-mapped.
     pub has_outside_ids: bool,
 }
 
-/// How mounts made later travel between host and container.
+/// How mounts that are created later propagate between host and container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Propagation {
     #[default]
@@ -191,7 +194,7 @@ pub enum Propagation {
     Bidirectional,
 }
 
-/// A device of the host given to the container.
+/// A device of the host that the container may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Device {
@@ -219,7 +222,7 @@ pub struct Rlimit {
     pub hard: u64,
 }
 
-/// A device of the container once the host has been asked what it is.
+/// A device of the container after its type and numbers were read from the host.
 #[derive(Debug, Clone)]
 pub(super) struct ResolvedDevice {
     pub host_path: PathBuf,
@@ -244,14 +247,14 @@ impl ResolvedDevice {
     }
 }
 
-/// Whether an id is safe as a file name and cgroup name.
+/// Decides whether an id is safe as a file name and as a cgroup name.
 pub(super) fn valid_id(id: &str) -> bool {
     (1..=128).contains(&id.len())
         && id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
         && !id.starts_with('.')
 }
 
-/// What makes a sandbox's configuration impossible whatever the machine; `None` if nothing does.
+/// Returns why a sandbox's configuration is invalid on any machine; `None` if it is valid.
 pub(super) fn sandbox_fault(config: &SandboxConfig) -> Option<String> {
     if config.oci_runtime.as_ref().is_some_and(|program| !program.is_absolute()) {
         return Some("the path of an OCI runtime is absolute".to_owned());
@@ -264,15 +267,15 @@ pub(super) fn sandbox_fault(config: &SandboxConfig) -> Option<String> {
         return Some("a user namespace cannot be combined with namespaces of the host".to_owned());
     }
     let last = ids.count.checked_sub(1).and_then(|last| ids.first.checked_add(last));
-    // 4294967295 is no id: it stands for "unchanged".
+    // 4294967295 is not a valid id: system calls take it for "unchanged".
     if ids.first == 0 || last.is_none_or(|last| last == u32::MAX) {
         return Some(format!("ids {}+{} of the user namespace", ids.first, ids.count));
     }
     None
 }
 
-/// Ids end where the runtime specification's do. Beyond lies -1 with another sign, which setresuid(2) takes
-/// for "no change": the process would stay root.
+/// The highest id, as in the runtime specification. The ids above include -1 as an unsigned number, which
+/// setresuid(2) takes for "no change": the process would stay root.
 const MAX_ID: u32 = i32::MAX as u32;
 
 fn user_fault(user: &User) -> Option<String> {
@@ -280,7 +283,7 @@ fn user_fault(user: &User) -> Option<String> {
     ids.find(|id| *id > MAX_ID).map(|id| format!("user or group id {id} is out of range"))
 }
 
-/// What makes a spec impossible whatever the machine; `None` if nothing does.
+/// Returns why a spec is invalid on any machine; `None` if it is valid.
 pub(super) fn spec_fault(spec: &ContainerSpec) -> Option<String> {
     if !valid_id(&spec.id) {
         return Some(format!("container id {:?}", spec.id));

@@ -1,4 +1,5 @@
-//! The state folder: what lies where, and how it is written so that a crash leaves old or new, not half.
+//! The state folder: its layout, and writing its files so that a crash leaves the old or the new content, never
+//! half.
 
 use std::fs;
 use std::io::{self, Write};
@@ -21,7 +22,7 @@ pub struct SandboxFolder(PathBuf);
 /// Written once by the server before the shim starts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SandboxRecord {
-    /// Of the server and the shim that it started, see `protocol::VERSION`.
+    /// The protocol version of the server and of the shim that it started; see `protocol::VERSION`.
     #[serde(default)]
     pub version: u32,
     pub config: SandboxConfig,
@@ -30,15 +31,15 @@ pub struct SandboxRecord {
     pub shim_cgroups: Cgroups,
 }
 
-/// What an earlier server, or one of another version, left of a sandbox.
+/// The state of a sandbox left by an earlier server, or by one of another version.
 pub enum Left {
     Record(Box<SandboxRecord>),
-    /// A sandbox that this version cannot take up, why, and its pod's cgroup if that can be read.
+    /// A sandbox that this version cannot manage: the reason, and its pod's cgroup if that can be read.
     Foreign {
         why: String,
         cgroup_parent: Option<String>,
     },
-    /// The server died before it had written what this should become.
+    /// The server died before it had written the record.
     Nothing,
 }
 
@@ -51,7 +52,7 @@ impl Left {
                 Err(error) => return foreign(format!("its record is damaged: {error}")),
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Self::Nothing,
-            // Whether something runs in it is not known.
+            // Processes may still run in the sandbox, so it does not count as empty.
             Err(error) => return foreign(format!("its record cannot be read: {error}")),
         };
         let version =
@@ -87,17 +88,17 @@ impl SandboxFolder {
         self.0.join("shim.pid")
     }
 
-    /// The shim's standard error.
+    /// The file that receives the shim's standard error.
     pub fn shim_log(&self) -> PathBuf {
         self.0.join("shim.log")
     }
 
-    /// The bind mount that keeps the network namespace.
+    /// The bind mount that keeps the network namespace alive.
     pub fn netns(&self) -> PathBuf {
         self.0.join("netns")
     }
 
-    /// The bind mount that keeps the user namespace, if the sandbox has one.
+    /// The bind mount that keeps the user namespace alive, if the sandbox has one.
     pub fn userns(&self) -> PathBuf {
         self.0.join("userns")
     }
@@ -112,7 +113,7 @@ impl SandboxFolder {
         self.0.join("proc")
     }
 
-    /// Present once the shim was told to stop.
+    /// A marker file that exists once the shim was asked to stop.
     pub fn stopped_mark(&self) -> PathBuf {
         self.0.join("stopped")
     }
@@ -133,18 +134,18 @@ impl SandboxFolder {
         self.container(id).join("status.json")
     }
 
-    /// Ids of the containers that have a folder, sorted.
+    /// Returns the ids of the containers that have a folder, sorted.
     pub fn container_ids(&self) -> Vec<String> {
         folder_names(&self.containers())
     }
 }
 
-/// The sandboxes below a state folder.
+/// Returns the folder that holds the sandboxes of a state folder.
 pub fn sandboxes(state_dir: &Path) -> PathBuf {
     state_dir.join("sandboxes")
 }
 
-/// Names of the folders in a folder, sorted; none if it is not there.
+/// Returns the names of the folders in a folder, sorted; none if it does not exist.
 pub fn folder_names(folder: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut names: Vec<String> = entries
@@ -156,7 +157,8 @@ pub fn folder_names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Replaces a file as a whole. Not synced: after a power loss no process it speaks of lives any more.
+/// Replaces a file atomically. It is not synced: after a power loss, none of the processes it describes is
+/// alive.
 pub fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
     let temporary = path.with_extension("tmp");
     let mut file =
@@ -165,7 +167,7 @@ pub fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
     fs::rename(&temporary, path)
 }
 
-/// The file's content; `None` if it is missing or damaged.
+/// Reads and decodes a file; `None` if it is missing or damaged.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
@@ -175,7 +177,7 @@ pub fn make_private_folder(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Takes down whatever is mounted at or below `folder`, inner mounts first. How many there were.
+/// Unmounts everything at or below `folder`, inner mounts first, and returns how many mounts there were.
 pub fn unmount_below(folder: &Path) -> usize {
     let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mut count = 0;
@@ -186,13 +188,13 @@ pub fn unmount_below(folder: &Path) -> usize {
     count
 }
 
-/// Mount points at or below `folder`, in the order they were mounted.
+/// Returns the mount points at or below `folder`, in the order they were mounted.
 fn mount_points_below(mountinfo: &str, folder: &Path) -> Vec<PathBuf> {
     let points = mountinfo.lines().filter_map(|line| line.split(' ').nth(4));
     points.map(|point| PathBuf::from(unescape(point))).filter(|point| point.starts_with(folder)).collect()
 }
 
-/// mountinfo writes space, tab, newline and backslash as octal escapes.
+/// Decodes the octal escapes that mountinfo uses for space, tab, newline and backslash.
 fn unescape(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
@@ -216,7 +218,7 @@ mod tests {
         fs::write(folder.record(), "{").unwrap();
         assert!(matches!(Left::read(&folder), Left::Foreign { .. }));
         fs::remove_file(folder.record()).unwrap();
-        // Reading it fails otherwise than because it is not there.
+        // The record exists, but reading it fails.
         fs::create_dir(folder.record()).unwrap();
         assert!(matches!(Left::read(&folder), Left::Foreign { .. }));
         fs::remove_dir_all(&path).unwrap();

@@ -1,4 +1,4 @@
-//! What the runtime reports: states of sandboxes and containers, and events.
+//! What the runtime reports: the states of sandboxes and containers, and events.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,9 +17,9 @@ pub struct SandboxStatus {
     pub id: String,
     pub state: SandboxState,
     pub created_at: Timestamp,
-    /// The shim's pid on the host; 0 when it is gone.
+    /// The shim's pid on the host; 0 after the shim has ended.
     pub pid: i32,
-    /// A bind mount of the network namespace; `None` with the host's network.
+    /// The bind mount of the network namespace; `None` if the sandbox uses the host's network.
     pub netns_path: Option<PathBuf>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
@@ -32,8 +32,8 @@ pub enum ContainerState {
     Exited,
 }
 
-/// One container as it is now. `reason` and `message` are for people: `Completed`, `Error`,
-/// `OOMKilled`, `StartError`, `ContainerStatusUnknown`.
+/// The current state of one container. `reason` and `message` are for people; reasons are `Completed`, `Error`,
+/// `OOMKilled`, `StartError` and `ContainerStatusUnknown`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ContainerStatus {
     pub id: String,
@@ -43,10 +43,10 @@ pub struct ContainerStatus {
     pub started_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
-    /// The first process's pid on the host; 0 unless running.
+    /// The first process's pid on the host; 0 unless it is running.
     #[serde(default)]
     pub pid: i32,
-    /// Set once exited: the process's own code, or 128 + signal.
+    /// Set after the exit: the process's own code, or 128 + signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -97,14 +97,14 @@ impl ContainerStatus {
         .to_owned();
     }
 
-    /// A process that never came to run, as containerd reports it.
+    /// Records that the process could not be started, as containerd reports it.
     pub(super) fn start_failed(&mut self, message: &str, now: Timestamp) {
         self.exited(128, None, false, now);
         self.reason = "StartError".to_owned();
         self.message = message.to_owned();
     }
 
-    /// Nobody was there to see how it ended.
+    /// Records that the exit code is unknown, because no shim was alive to wait for the process.
     pub(super) fn lost(&mut self, now: Timestamp) {
         self.exited(137, None, false, now);
         self.reason = "ContainerStatusUnknown".to_owned();
@@ -112,7 +112,7 @@ impl ContainerStatus {
     }
 }
 
-/// What happened, pushed to [`super::Runtime::events`].
+/// A change that is sent to [`super::Runtime::events`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     ContainerStarted {
@@ -123,12 +123,12 @@ pub enum Event {
         sandbox_id: String,
         status: ContainerStatus,
     },
-    /// A process of the container was killed for memory; the container may live on.
+    /// The kernel killed a process of the container for lack of memory; the container may still run.
     ContainerOom {
         sandbox_id: String,
         container_id: String,
     },
-    /// The sandbox's shim is gone, by order or not.
+    /// The sandbox's shim has ended, whether or not it was asked to.
     SandboxStopped {
         sandbox_id: String,
     },

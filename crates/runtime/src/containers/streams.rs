@@ -13,11 +13,11 @@ use super::client::ExecGuard;
 use super::status::TerminalSize;
 use super::{Error, Result, sys};
 
-/// A process's output.
+/// The output of a process.
 #[derive(Debug)]
 pub struct Reader(AsyncFd<OwnedFd>);
 
-/// A process's input; dropping it closes a pipe, not a terminal.
+/// The input of a process; dropping it closes a pipe, but not a terminal.
 #[derive(Debug)]
 pub struct Writer(AsyncFd<OwnedFd>);
 
@@ -51,7 +51,7 @@ impl AsyncRead for Reader {
                     buffer.advance(count);
                     return Poll::Ready(Ok(()));
                 }
-                // A terminal's last user is gone.
+                // EIO means that the last process has closed the terminal.
                 Ok(Err(error)) if error.raw_os_error() == Some(libc::EIO) => return Poll::Ready(Ok(())),
                 Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(Err(error)) => return Poll::Ready(Err(error)),
@@ -82,8 +82,8 @@ impl AsyncWrite for Writer {
     }
 }
 
-/// An exec'd process. Streams that were not asked for are `None`; with a terminal, `stdout` is its
-/// output and `stdin`, if asked for, its input.
+/// An exec'd process. Streams that were not requested are `None`; with a terminal, `stdout` is its output and
+/// `stdin`, if requested, its input.
 pub struct ExecStreams {
     pub stdin: Option<Writer>,
     pub stdout: Option<Reader>,
@@ -95,12 +95,13 @@ pub struct ExecStreams {
 }
 
 impl ExecStreams {
-    /// The exit code, 128 + signal if it was killed. Call at most once; streams may be taken out before.
+    /// Waits for the exit and returns the exit code, or 128 + signal if the process was killed. Call it at most
+    /// once; streams may be taken out before.
     pub async fn wait(&mut self) -> Result<i32> {
         (&mut self.exit).await.map_err(|_| Error::ShimGone(self.sandbox_id.clone()))
     }
 
-    /// Changes the terminal's size; without a terminal nothing happens.
+    /// Changes the size of the terminal; does nothing without a terminal.
     pub fn resize(&self, size: TerminalSize) -> Result<()> {
         let Some(terminal) = &self.terminal else { return Ok(()) };
         sys::set_window_size(terminal.as_fd(), size.columns, size.rows)
@@ -113,7 +114,7 @@ impl ExecStreams {
     }
 }
 
-/// Streams of a container's first process; they end when it does.
+/// The streams of a container's first process; they end when the process ends.
 #[derive(Debug)]
 pub struct AttachStreams {
     pub stdin: Option<Writer>,

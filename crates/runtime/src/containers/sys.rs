@@ -23,12 +23,12 @@ pub fn path_cstring(path: &Path) -> io::Result<CString> {
     cstring(path.as_os_str().as_bytes())
 }
 
-/// The text of an errno without Rust's "(os error N)" and in runc's lower case.
+/// Returns the text of an errno in runc's lower case, without Rust's "(os error N)".
 pub fn errno_text(error: &io::Error) -> String {
     errno_text_of(&error.to_string())
 }
 
-/// As [`errno_text`], for an error already printed.
+/// Like [`errno_text`], for an error that was already formatted.
 pub fn errno_text_of(text: &str) -> String {
     let text = text.split(" (os error").next().unwrap_or(text);
     let mut chars = text.chars();
@@ -43,11 +43,11 @@ pub enum Forked {
     Parent { pid: i32, pidfd: OwnedFd },
 }
 
-/// clone3(2) as a fork: copies memory, shares nothing but what `flags` say. `cgroup` is a cgroup v2
-/// directory in which the child begins its life, which avoids a migration.
+/// Calls clone3(2) as a fork: the child has a copy of the memory and shares only what `flags` request. It
+/// starts in `cgroup`, a cgroup v2 directory, which avoids a migration.
 ///
 /// # Safety
-/// The caller must be single-threaded: the child goes on running Rust code that allocates.
+/// The caller must be single-threaded: the child continues to run Rust code that allocates.
 pub unsafe fn clone3(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
     const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
     // SAFETY: an all-zero clone_args is valid.
@@ -65,33 +65,33 @@ pub unsafe fn clone3(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<F
     let pid = check_long(unsafe {
         libc::syscall(libc::SYS_clone3, &raw const args, std::mem::size_of::<libc::clone_args>())
     })?;
-    // SAFETY: in the parent, the kernel stored a fresh descriptor in pidfd.
+    // SAFETY: in the parent, the kernel stored a new descriptor in pidfd.
     Ok(unsafe { forked(pid, pidfd) })
 }
 
-/// A fork whose new process becomes a child of the caller's parent, which learns of its end.
+/// Forks a process that becomes a child of the caller's parent, so that the parent is notified of its exit.
 ///
-/// By clone(2), because filters that cannot look into clone3's arguments refuse that one.
+/// Uses clone(2), because seccomp filters that cannot inspect clone3's arguments refuse that call.
 ///
 /// # Safety
 /// As for [`clone3`].
 pub unsafe fn clone_sibling(flags: u64) -> io::Result<Forked> {
     let mut pidfd: libc::c_int = -1;
-    // The signal at its end is the caller's own.
+    // With CLONE_PARENT, the child's exit signal is the same as the caller's.
     let flags = flags | (libc::CLONE_PARENT | libc::CLONE_PIDFD) as u64;
     let none = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: the caller's promise; without CLONE_VM the child goes on with a copy of the stack.
+    // SAFETY: guaranteed by the caller; without CLONE_VM the child continues on a copy of the stack.
     let pid = check_long(unsafe { libc::syscall(libc::SYS_clone, flags, none, &raw mut pidfd, none, none) })?;
-    // SAFETY: in the parent, the kernel stored a fresh descriptor in pidfd.
+    // SAFETY: in the parent, the kernel stored a new descriptor in pidfd.
     Ok(unsafe { forked(pid, pidfd) })
 }
 
 /// # Safety
-/// In the parent, `pidfd` is a fresh descriptor.
+/// In the parent, `pidfd` is a new descriptor that no other code owns.
 unsafe fn forked(pid: libc::c_long, pidfd: RawFd) -> Forked {
     match pid {
         0 => Forked::Child,
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         pid => Forked::Parent { pid: pid as i32, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) } },
     }
 }
@@ -116,7 +116,7 @@ pub fn prctl(option: libc::c_int, arg2: libc::c_ulong, arg3: libc::c_ulong) -> i
     check(unsafe { libc::prctl(option, arg2, arg3, 0 as libc::c_ulong, 0 as libc::c_ulong) })
 }
 
-/// The name that `ps` and /proc/PID/comm show.
+/// Sets the name that `ps` and /proc/PID/comm show.
 pub fn set_name(name: &CStr) -> io::Result<()> {
     // SAFETY: name is NUL-terminated; the kernel reads 16 bytes at the most.
     check(unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) }).map(drop)
@@ -128,24 +128,25 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
 }
 
 pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
-    // SAFETY: the result is a fresh descriptor, close-on-exec.
+    // SAFETY: the result is a new descriptor, close-on-exec.
     check_long(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
         .map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// The pid, in the caller's namespace, of the process that a pidfd stands for.
+/// Returns the pid, in the caller's namespace, of the process that a pidfd refers to.
 pub fn pid_of(pidfd: BorrowedFd<'_>) -> Option<i32> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
     let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()?;
     (pid > 0).then_some(pid)
 }
 
-/// The pid namespace of the process that a pidfd stands for, whatever becomes of its pid.
+/// Opens the pid namespace of the process that a pidfd refers to, even if its pid is reused meanwhile.
 pub fn pid_namespace_of(pidfd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let gone = || io::Error::from_raw_os_error(libc::ESRCH);
     let pid = pid_of(pidfd).ok_or_else(gone)?;
     let namespace = std::fs::File::open(format!("/proc/{pid}/ns/pid"))?;
-    // A pid is given to another process only once its own is reaped: it was this one's when the file was opened.
+    // A pid is reused only after its process was reaped, so the pid was still this process's when the file was
+    // opened.
     if pid_of(pidfd) != Some(pid) {
         return Err(gone());
     }
@@ -160,7 +161,7 @@ pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     .map(drop)
 }
 
-/// Reaps one exited child, if there is one: its pid and raw wait status.
+/// Reaps one exited child, if there is one, and returns its pid and raw wait status.
 pub fn reap_one() -> Option<(i32, i32)> {
     let mut status = 0;
     // SAFETY: status is a valid pointer.
@@ -168,7 +169,7 @@ pub fn reap_one() -> Option<(i32, i32)> {
     (pid > 0).then_some((pid, status))
 }
 
-/// Waits for the end of one child.
+/// Waits until one child has ended.
 pub fn wait_for(pid: i32) {
     let mut status = 0;
     // SAFETY: status is a valid pointer.
@@ -177,7 +178,7 @@ pub fn wait_for(pid: i32) {
     {}
 }
 
-/// Exit code as a shell counts it (128 + signal), and the signal.
+/// Decodes a wait status into the exit code that a shell reports (128 + signal) and the signal.
 pub fn decode_wait_status(status: i32) -> (i32, Option<i32>) {
     if libc::WIFSIGNALED(status) {
         let signal = libc::WTERMSIG(status);
@@ -206,25 +207,25 @@ pub fn write(fd: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
 }
 
-/// A pipe, both ends close-on-exec: (read end, write end).
+/// Creates a pipe and returns (read end, write end), both close-on-exec.
 pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
     // SAFETY: fds has room for two descriptors.
     check(unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) })?;
-    // SAFETY: both descriptors are fresh.
+    // SAFETY: both descriptors are new.
     Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
 pub fn dup_to(fd: RawFd, target: RawFd) -> io::Result<()> {
     if fd == target {
-        // SAFETY: plain system call; dup2 onto itself would keep close-on-exec.
+        // SAFETY: plain system call. dup2 onto the same descriptor would keep close-on-exec.
         return check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) }).map(drop);
     }
     // SAFETY: plain system call.
     check(unsafe { libc::dup2(fd, target) }).map(drop)
 }
 
-/// Marks every descriptor from `first` on close-on-exec.
+/// Marks every descriptor from `first` on as close-on-exec.
 pub fn cloexec_from(first: u32) -> io::Result<()> {
     const CLOSE_RANGE_CLOEXEC: u32 = 4;
     // SAFETY: plain system call.
@@ -236,10 +237,10 @@ pub fn close_from(first: u32) -> io::Result<()> {
     close_range(first, u32::MAX)
 }
 
-/// Closes every descriptor but those listed.
+/// Closes every descriptor except those listed.
 ///
-/// For a freshly cloned process that never drops what it inherited: the copies of the parent's objects
-/// name descriptors that are gone.
+/// Only for a newly cloned process that never drops objects inherited from its parent: their descriptors are
+/// closed without their knowledge.
 pub fn close_all_but(kept: &[RawFd]) -> io::Result<()> {
     let mut kept: Vec<u32> = kept.iter().filter_map(|fd| u32::try_from(*fd).ok()).collect();
     kept.sort_unstable();
@@ -254,20 +255,21 @@ pub fn close_all_but(kept: &[RawFd]) -> io::Result<()> {
 }
 
 fn close_range(first: u32, last: u32) -> io::Result<()> {
-    // SAFETY: the callers know that none of these descriptors is used again.
+    // SAFETY: the callers make sure that none of these descriptors is used again.
     check_long(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0u32) }).map(drop)
 }
 
-/// Keeps other processes from tracing this one and from opening its memory, program and descriptors
-/// through /proc. Inherited by clones, undone by execve; a change of credentials may undo it, too.
+/// Prevents other processes from tracing this one and from opening its memory, program and descriptors through
+/// /proc. Clones inherit this; execve reverts it, and a change of credentials may revert it, too.
 pub fn make_undumpable() -> io::Result<()> {
     prctl(libc::PR_SET_DUMPABLE, 0, 0).map(drop)
 }
 
-/// Gives the process a new, empty session keyring; without it the whole machine's containers share one,
-/// and with it what they keep there.
+/// Gives the process a new, empty session keyring. Without one, all containers of the machine would share a
+/// keyring and the keys in it.
 ///
-/// A kernel without keys, or a filter that keeps us and thereby all containers from them, needs none.
+/// A kernel without keys needs no keyring, and neither does a filter that denies the call to us and thereby to
+/// all containers.
 pub fn new_session_keyring() -> io::Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_ulong = 1;
     let anonymous = std::ptr::null::<libc::c_char>();
@@ -293,7 +295,7 @@ pub fn child_signal_fd() -> io::Result<OwnedFd> {
     }
 }
 
-/// Gives a new process the signal state a program expects: nothing blocked, nothing ignored.
+/// Resets a new process to the signal state that a program expects: no signal blocked, none ignored.
 pub fn reset_signals() {
     // SAFETY: the set is initialised; SIG_DFL is valid for every signal, failures (KILL, STOP) are harmless.
     unsafe {
@@ -306,7 +308,7 @@ pub fn reset_signals() {
     }
 }
 
-/// `name` is one component below `folder`.
+/// Creates a node; `name` is one component below `folder`.
 pub fn mknod_at(
     folder: BorrowedFd<'_>,
     name: &CStr,
@@ -317,14 +319,14 @@ pub fn mknod_at(
     check(unsafe { libc::mknodat(folder.as_raw_fd(), name.as_ptr(), mode, device) }).map(drop)
 }
 
-/// `name` is one component below `folder`; a symbolic link is changed itself.
+/// Changes the owner; `name` is one component below `folder`. Of a symbolic link, the link itself is changed.
 pub fn chown_at(folder: BorrowedFd<'_>, name: &CStr, uid: u32, gid: u32) -> io::Result<()> {
     let flags = libc::AT_SYMLINK_NOFOLLOW;
     // SAFETY: name is NUL-terminated.
     check(unsafe { libc::fchownat(folder.as_raw_fd(), name.as_ptr(), uid, gid, flags) }).map(drop)
 }
 
-/// What a descriptor is, also one opened with O_PATH.
+/// Returns the metadata of what a descriptor refers to, also if it was opened with O_PATH.
 pub fn stat_of(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
     // SAFETY: an all-zero stat is valid and filled by the call.
     unsafe {
@@ -334,7 +336,7 @@ pub fn stat_of(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
     }
 }
 
-/// The magic number of the file system that a descriptor lies on.
+/// Returns the magic number of the file system that a descriptor is on.
 pub fn file_system_of(fd: BorrowedFd<'_>) -> io::Result<i64> {
     // SAFETY: an all-zero statfs is valid and filled by the call.
     unsafe {
@@ -350,14 +352,14 @@ pub fn fchown(fd: BorrowedFd<'_>, uid: u32, gid: u32) -> io::Result<()> {
     check(unsafe { libc::fchown(fd.as_raw_fd(), uid, gid) }).map(drop)
 }
 
-/// Sets a terminal's size; harmless on anything else.
+/// Sets a terminal's size; fails without effect on any other file.
 pub fn set_window_size(fd: BorrowedFd<'_>, columns: u16, rows: u16) -> io::Result<()> {
     let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: size is valid for the call.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }).map(drop)
 }
 
-/// Brings the loopback device of the calling process's network namespace up.
+/// Brings up the loopback device of the calling process's network namespace.
 pub fn loopback_up() -> io::Result<()> {
     // SAFETY: ifreq is zeroed and its name NUL-terminated; the socket is closed by OwnedFd.
     unsafe {
@@ -376,7 +378,7 @@ pub fn set_hostname(name: &str) -> io::Result<()> {
     check(unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) }).map(drop)
 }
 
-/// Ends the process at once, without destructors or exit handlers that belong to the parent.
+/// Ends the process at once, without running destructors or exit handlers inherited from the parent.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: never returns.
     unsafe { libc::_exit(code) }

@@ -1,4 +1,4 @@
-//! What the container's own passwd file says of a user.
+//! Reads a user's entry in the container's own passwd file.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,13 +6,13 @@ use std::path::Path;
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
-/// More than any sane account file; a larger one is read only so far.
+/// Larger than any reasonable account file; of a larger one, only this many bytes are read.
 const ACCOUNT_FILE_LIMIT: u64 = 4 << 20;
 
-/// A file below `root` with symbolic links kept inside it; empty if there is none.
+/// Reads a file below `root`, with symbolic links confined to it; returns an empty text if it does not exist.
 pub(super) fn read_in_root(root: &Path, path: &str) -> String {
     let Ok(root) = File::open(root) else { return String::new() };
-    // What is not a plain file must not make us wait.
+    // Non-blocking, because opening a FIFO or a device could block.
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     let Ok(file) = openat2(&root, path, OpenHow::new().flags(flags).resolve(resolve)) else {
@@ -27,7 +27,7 @@ fn fields(text: &str) -> impl Iterator<Item = Vec<&str>> {
     text.lines().map(|line| line.split(':').collect())
 }
 
-/// The home folder of `uid` by the passwd text given; `/` if it has none.
+/// Returns the home folder of `uid` according to the passwd text; `/` if it has none.
 pub(super) fn home_of(passwd: &str, uid: u32) -> String {
     fields(passwd)
         .find(|entry| entry.len() >= 6 && entry[2].parse() == Ok(uid))

@@ -1,14 +1,14 @@
-//! Further figures of a cgroup, for metrics: what the kernel does not tell is left out.
+//! Detailed statistics of a cgroup, for metrics. What the kernel does not report is omitted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::stats::keyed;
 
-/// The kernel counts user and system time of v1 cgroups in hundredths of a second.
+/// The kernel reports user and system time of v1 cgroups in hundredths of a second.
 const TICK_NANOS: u64 = 10_000_000;
 
-/// CPU time that a quota has held back.
+/// How often and how long a CPU quota has throttled the cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Throttling {
     pub periods: u64,
@@ -16,10 +16,10 @@ pub struct Throttling {
     pub throttled_nanos: u64,
 }
 
-/// What went to and from one block device.
+/// Bytes and operations of one block device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceIo {
-    /// `/dev/vda`, or its numbers where it has no name.
+    /// `/dev/vda`, or the device's numbers if it has no name.
     pub device: String,
     pub read_bytes: u64,
     pub written_bytes: u64,
@@ -31,7 +31,7 @@ pub struct DeviceIo {
 pub struct Details {
     pub user_nanos: Option<u64>,
     pub system_nanos: Option<u64>,
-    /// Only where there is a quota.
+    /// Set only if there is a quota.
     pub throttling: Option<Throttling>,
     pub cache_bytes: Option<u64>,
     pub mapped_file_bytes: Option<u64>,
@@ -43,7 +43,7 @@ fn text(folder: Option<&Path>, name: &str) -> String {
     folder.and_then(|folder| fs::read_to_string(folder.join(name)).ok()).unwrap_or_default()
 }
 
-/// `unit` is how many nanoseconds the file's `throttled` counts.
+/// Parses throttling statistics; `unit` is the number of nanoseconds in one unit of the `throttled` value.
 fn throttling(cpu_stat: &str, throttled: &str, unit: u64) -> Option<Throttling> {
     let periods = keyed(cpu_stat, "nr_periods").filter(|periods| *periods > 0)?;
     Some(Throttling {
@@ -64,7 +64,7 @@ pub fn read_v1(cpu: Option<PathBuf>, cpuacct: Option<PathBuf>, memory: Option<Pa
         cache_bytes: keyed(&stat, "total_cache"),
         mapped_file_bytes: keyed(&stat, "total_mapped_file"),
         swap_bytes: keyed(&stat, "total_swap"),
-        // Containers are in no hierarchy that counts it.
+        // Containers are not in the v1 hierarchy that counts I/O.
         io: Vec::new(),
     }
 }
@@ -84,7 +84,7 @@ pub fn read_v2(folder: &Path) -> Details {
     }
 }
 
-/// Lines such as `254:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0`.
+/// Parses lines such as `254:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0`.
 fn devices(io_stat: &str, name: impl Fn(&str) -> String) -> Vec<DeviceIo> {
     let line = |line: &str| {
         let (numbers, rest) = line.split_once(' ')?;

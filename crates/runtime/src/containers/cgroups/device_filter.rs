@@ -1,16 +1,16 @@
-//! Device access on cgroup v2: a small eBPF program in place of v1's devices controller.
+//! Device access on cgroup v2: a small eBPF program that replaces v1's devices controller.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::limits::DeviceRule;
 
-/// As `struct bpf_insn`.
+/// Mirrors `struct bpf_insn`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Insn {
     code: u8,
-    /// Destination register in the low, source in the high four bits.
+    /// Destination register in the low four bits, source in the high four.
     registers: u8,
     offset: i16,
     immediate: i32,
@@ -42,7 +42,8 @@ fn access_bits(access: &str) -> i32 {
     })
 }
 
-/// The program: r2 kind, r3 access, r4 major, r5 minor; each rule a block that allows or falls through.
+/// Builds the program. Registers: r2 kind, r3 access, r4 major, r5 minor. Each rule is a block that allows or
+/// falls through.
 fn program(rules: &[DeviceRule]) -> Vec<Insn> {
     let mut out = vec![
         insn(LOAD_WORD, 2, 1, 0, 0),
@@ -56,7 +57,7 @@ fn program(rules: &[DeviceRule]) -> Vec<Insn> {
         let mut block: Vec<Insn> = Vec::new();
         let kind = if rule.block { BLOCK } else { CHAR };
         block.push(insn(JUMP_NOT_EQUAL, 2, 0, 0, kind));
-        // Any asked-for bit outside the allowed ones makes the rule not match.
+        // A rule does not match if any requested access bit is outside the allowed ones.
         block.push(insn(MOVE_REG, 1, 3, 0, 0));
         block.push(insn(AND_IMM, 1, 0, 0, !access_bits(&rule.access) & 7));
         block.push(insn(JUMP_NOT_EQUAL, 1, 0, 0, 0));
@@ -80,7 +81,7 @@ fn program(rules: &[DeviceRule]) -> Vec<Insn> {
     out
 }
 
-/// The head of `union bpf_attr` for BPF_PROG_LOAD.
+/// The first fields of `union bpf_attr` for BPF_PROG_LOAD.
 #[repr(C)]
 #[derive(Default)]
 struct LoadAttr {
@@ -95,7 +96,7 @@ struct LoadAttr {
     prog_flags: u32,
 }
 
-/// The head of `union bpf_attr` for BPF_PROG_ATTACH.
+/// The first fields of `union bpf_attr` for BPF_PROG_ATTACH.
 #[repr(C)]
 #[derive(Default)]
 struct AttachAttr {
@@ -111,7 +112,7 @@ const BPF_PROG_TYPE_CGROUP_DEVICE: u32 = 15;
 const BPF_CGROUP_DEVICE: u32 = 6;
 const BPF_F_ALLOW_MULTI: u32 = 2;
 
-/// Loads the filter and binds it to the cgroup's life.
+/// Loads the filter and attaches it to the cgroup, which it then lives as long as.
 pub fn attach(cgroup: BorrowedFd<'_>, rules: &[DeviceRule]) -> io::Result<()> {
     let insns = program(rules);
     let load = LoadAttr {
@@ -121,14 +122,14 @@ pub fn attach(cgroup: BorrowedFd<'_>, rules: &[DeviceRule]) -> io::Result<()> {
         license: c"Apache-2.0".as_ptr() as u64,
         ..LoadAttr::default()
     };
-    // SAFETY: load and all it points at are valid for the call.
+    // SAFETY: load and everything it points to are valid for the call.
     let fd = unsafe {
         libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &raw const load, std::mem::size_of::<LoadAttr>())
     };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a fresh descriptor.
+    // SAFETY: a new descriptor that no other code owns.
     let program = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     let attach = AttachAttr {
         target_fd: cgroup.as_raw_fd() as u32,
@@ -147,7 +148,7 @@ pub fn attach(cgroup: BorrowedFd<'_>, rules: &[DeviceRule]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Runs the program as the kernel would, for char devices and the like.
+    /// Interprets the program as the kernel would, for example for character devices.
     fn allows(rules: &[DeviceRule], kind: i32, access: i32, major: i64, minor: i64) -> bool {
         let program = program(rules);
         let mut r = [0i64; 11];

@@ -1,13 +1,13 @@
-//! Which control group hierarchies are mounted where.
+//! Reads which cgroup hierarchies are mounted, and where.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// The v1 controllers that containers are put under; others are left alone.
+/// The v1 controllers that apply to containers; other controllers are not touched.
 const USED: [&str; 7] = ["cpu", "cpuacct", "cpuset", "memory", "devices", "pids", "hugetlb"];
 
-/// A mounted v1 hierarchy with the controllers it carries, such as `cpu,cpuacct`.
+/// A mounted v1 hierarchy with its controllers, for example `cpu,cpuacct`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hierarchy {
     pub mount: PathBuf,
@@ -22,11 +22,11 @@ impl Hierarchy {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Layout {
-    /// `unified` is a hybrid machine's v2 mount, used for `cgroup.kill`.
+    /// `unified` is the v2 mount of a hybrid machine, used for `cgroup.kill`.
     V1 {
         hierarchies: Vec<Hierarchy>,
         unified: Option<PathBuf>,
-        /// Mounts that nothing is put into here; other runtimes do, below a pod's cgroup.
+        /// Mounts in which this runtime creates no cgroups. Other runtimes do, below a pod's cgroup.
         #[serde(default)]
         others: Vec<PathBuf>,
     },
@@ -36,7 +36,7 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Reads /proc/self/mountinfo; the first mount of a hierarchy counts. `None` if there is none.
+    /// Parses /proc/self/mountinfo; the first mount of a hierarchy counts. `None` if there is none.
     pub fn parse(mountinfo: &str) -> Option<Self> {
         let mut hierarchies: Vec<Hierarchy> = Vec::new();
         let mut unified = None;

@@ -1,4 +1,4 @@
-//! Resource limits, the control files they become, and what those say of the limits in force.
+//! Resource limits, the control files that set them, and reading the limits in force.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Limits as the container runtime interface gives them; what is `None` stays as it is.
+/// Limits as in the container runtime interface; a limit that is `None` stays unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Resources {
-    /// Relative weight, 2 to 262144; 1024 is one CPU's request.
+    /// Relative weight, 2 to 262144; 1024 corresponds to a request of one CPU.
     pub cpu_shares: Option<u64>,
     /// Microseconds per period; negative is unlimited.
     pub cpu_quota: Option<i64>,
-    /// Microseconds; 100000 where only a quota is given.
+    /// Microseconds; 100000 if only a quota is given.
     pub cpu_period: Option<u64>,
     /// Bytes; negative is unlimited.
     pub memory_limit: Option<i64>,
@@ -24,7 +24,7 @@ pub struct Resources {
     pub pids_limit: Option<i64>,
     pub cpuset_cpus: Option<String>,
     pub cpuset_mems: Option<String>,
-    /// By size as the kernel spells it (`2MB`, `1GB`), in bytes.
+    /// Bytes by page size, in the kernel's spelling (`2MB`, `1GB`).
     pub hugepage_limits: BTreeMap<String, u64>,
     /// cgroup v2 files and their content, written last.
     pub unified: BTreeMap<String, String>,
@@ -47,7 +47,7 @@ impl DeviceRule {
         format!("{kind} {}:{} {}", number(self.major), number(self.minor), self.access)
     }
 
-    /// What every container may use: making nodes, and the standard devices.
+    /// Returns the rules for every container: creating any node, and access to the standard devices.
     pub fn defaults() -> Vec<Self> {
         let rule =
             |block, major, minor, access: &str| Self { block, major, minor, access: access.to_owned() };
@@ -66,7 +66,7 @@ impl DeviceRule {
 pub struct Write {
     pub file: String,
     pub value: String,
-    /// Whether a missing file is no fault.
+    /// Whether a missing file is not an error.
     pub optional: bool,
 }
 
@@ -74,7 +74,7 @@ fn write(file: &str, value: impl ToString) -> Write {
     Write { file: file.to_owned(), value: value.to_string(), optional: true }
 }
 
-/// The cgroup v2 weight (1 to 10000) for v1 shares (2 to 262144): the curve through the minima, the
+/// Converts v1 shares (2 to 262144) to a cgroup v2 weight (1 to 10000): the curve through the minima, the
 /// defaults (1024 and 100) and the maxima that runc and the kubelet use.
 pub fn cpu_weight_from_shares(shares: u64) -> u64 {
     match shares {
@@ -101,7 +101,7 @@ fn pids_value(limit: i64) -> String {
     if limit <= 0 { "max".to_owned() } else { limit.to_string() }
 }
 
-/// Writes for one v1 controller, in order.
+/// Returns the writes for one v1 controller, in order.
 pub fn v1_writes(controller: &str, r: &Resources) -> Vec<Write> {
     let mut out = Vec::new();
     match controller {
@@ -113,7 +113,8 @@ pub fn v1_writes(controller: &str, r: &Resources) -> Vec<Write> {
         "memory" => {
             let limit = r.memory_limit.map(|v| write("memory.limit_in_bytes", v1_limit(v)));
             let swap = r.memory_swap_limit.map(|v| write("memory.memsw.limit_in_bytes", v1_limit(v)));
-            // The sum must never be below the part: when both rise to no limit, the sum goes first.
+            // The limit of memory plus swap must never be below that of memory: if both are lifted, lift the
+            // sum first.
             if r.memory_swap_limit.is_some_and(|v| v < 0) {
                 out.extend(swap.into_iter().chain(limit));
             } else {
@@ -137,7 +138,7 @@ pub fn v1_writes(controller: &str, r: &Resources) -> Vec<Write> {
     out
 }
 
-/// What a hybrid machine keeps on its v2 side.
+/// Returns the writes for the v2 hierarchy of a hybrid machine.
 pub fn hybrid_unified_writes(r: &Resources) -> Vec<Write> {
     hugetlb_v2(r)
 }
@@ -151,7 +152,7 @@ fn hugetlb_v2(r: &Resources) -> Vec<Write> {
     out
 }
 
-/// Writes on a pure v2 machine, in order.
+/// Returns the writes on a pure v2 machine, in order.
 pub fn v2_writes(r: &Resources) -> Vec<Write> {
     let mut out = Vec::new();
     out.extend(r.cpu_shares.filter(|v| *v > 0).map(|v| write("cpu.weight", cpu_weight_from_shares(v))));
@@ -180,10 +181,10 @@ pub fn v2_writes(r: &Resources) -> Vec<Write> {
     out
 }
 
-/// What is unlimited is shown by v1 as the highest number of bytes that is a whole number of pages.
+/// From here on, v1 means unlimited: it shows the highest number of bytes that is a whole number of pages.
 const UNLIMITED: i64 = 1 << 62;
 
-/// A limit as a file of either version shows it; negative is unlimited.
+/// Parses a limit in the form of either version; negative is unlimited.
 fn shown_limit(text: &str) -> Option<i64> {
     match text.trim() {
         "max" => Some(-1),

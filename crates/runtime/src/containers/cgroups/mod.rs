@@ -1,7 +1,7 @@
-//! Control groups on v1 (one hierarchy per controller), hybrid and pure v2 machines.
+//! Cgroups on v1 (one hierarchy per controller), hybrid and pure v2 machines.
 //!
-//! Paths are relative to a root such as `/kubepods`; a controller that the machine lacks is left out
-//! without complaint, as the node's capacity reports it elsewhere.
+//! Paths are relative to a root such as `/kubepods`. A controller that the machine lacks is skipped without an
+//! error, because the node's capacity reports it elsewhere.
 
 mod details;
 mod device_filter;
@@ -26,7 +26,7 @@ pub use stats::Stats;
 
 use super::sys;
 
-/// How often and how long a removal waits for processes that are being killed.
+/// The number of attempts of a removal to wait for killed processes to end, and the pause between them.
 const REMOVE_ATTEMPTS: u32 = 200;
 const REMOVE_PAUSE: Duration = Duration::from_millis(5);
 
@@ -53,14 +53,14 @@ fn file_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Cgro
     move |source| CgroupError::File { what, path, source }
 }
 
-/// A sub-tree of the machine's control groups.
+/// A subtree of the machine's cgroups.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Cgroups {
     root: String,
     layout: Layout,
 }
 
-/// What a new process needs to begin life in a cgroup.
+/// Open files with which a new process enters a cgroup.
 pub struct JoinHandles {
     /// Open `tasks` files of the v1 hierarchies.
     tasks: Vec<OwnedFd>,
@@ -69,8 +69,8 @@ pub struct JoinHandles {
 }
 
 impl JoinHandles {
-    /// Moves the calling, single-threaded process. Writing "0" to `tasks` spares the global lock that
-    /// makes a write to `cgroup.procs` wait 5-11 ms for an RCU grace period.
+    /// Moves the calling, single-threaded process. Writing "0" to `tasks` avoids the global lock that makes a
+    /// write to `cgroup.procs` wait 5-11 ms for an RCU grace period.
     pub fn enter(&self) -> io::Result<()> {
         for fd in &self.tasks {
             sys::write(fd.as_fd(), b"0")?;
@@ -80,31 +80,31 @@ impl JoinHandles {
 }
 
 impl Cgroups {
-    /// Looks at what is mounted; `root` such as `/kubepods` is made when first needed.
+    /// Reads which hierarchies are mounted; `root`, for example `/kubepods`, is created when first needed.
     pub fn detect(root: &str) -> Result<Self> {
         let mountinfo = fs::read_to_string("/proc/self/mountinfo")
             .map_err(file_error("read", Path::new("/proc/self/mountinfo")))?;
         let root = root.trim_matches('/').to_owned();
         check_path(&root)?;
-        // Removal of the root must never mean the machine's own cgroups.
+        // An empty root would make removal of the root act on the machine's own cgroups.
         if root.is_empty() {
             return Err(CgroupError::Path(root));
         }
         Ok(Self { root, layout: Layout::parse(&mountinfo).ok_or(CgroupError::NotMounted)? })
     }
 
-    /// Whether the machine has pure cgroup v2.
+    /// Returns whether the machine has pure cgroup v2.
     pub fn is_v2(&self) -> bool {
         matches!(self.layout, Layout::V2 { .. })
     }
 
-    /// The path below every hierarchy's mount point.
+    /// Returns the path below the mount point of every hierarchy.
     pub fn full_path(&self, path: &str) -> String {
         let path = path.trim_matches('/');
         if path.is_empty() { self.root.clone() } else { format!("{}/{path}", self.root) }
     }
 
-    /// Makes the cgroup and its parents in every hierarchy and sets limits.
+    /// Creates the cgroup and its parents in every hierarchy and sets limits.
     pub fn create(&self, path: &str, resources: &Resources) -> Result<()> {
         check_path(path)?;
         let full = self.full_path(path);
@@ -127,7 +127,7 @@ impl Cgroups {
         self.update(path, resources)
     }
 
-    /// Sets the limits that are given and leaves the others.
+    /// Sets the limits that are given and keeps the others.
     pub fn update(&self, path: &str, resources: &Resources) -> Result<()> {
         check_path(path)?;
         let full = self.full_path(path);
@@ -156,13 +156,14 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Denies all devices but those listed; for a container's own cgroup, before its first process.
+    /// Denies all devices except those listed; for a container's own cgroup, before its first process.
     pub fn restrict_devices(&self, path: &str, rules: &[DeviceRule]) -> Result<()> {
         let full = self.full_path(path);
         match &self.layout {
             Layout::V1 { hierarchies, unified, .. } => {
                 let Some(devices) = hierarchies.iter().find(|h| h.has("devices")) else {
-                    // Containers may make device nodes, so that one without a filter has the host's disks.
+                    // Containers may create device nodes, so a container without a filter could access the
+                    // host's disks.
                     let mount = unified.as_ref().ok_or(CgroupError::NoDeviceFilter)?;
                     return filter_devices(&mount.join(&full), rules);
                 };
@@ -181,7 +182,7 @@ impl Cgroups {
         self.folders(path).iter().any(|folder| folder.is_dir())
     }
 
-    /// Moves a process that already runs; see [`JoinHandles::enter`] for the quick way.
+    /// Moves a running process; [`JoinHandles::enter`] is faster.
     pub fn add_process(&self, path: &str, pid: i32) -> Result<()> {
         for folder in self.folders(path) {
             write_file(&folder.join("cgroup.procs"), &pid.to_string())?;
@@ -189,7 +190,7 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Opens what a process about to be cloned needs to enter the cgroup.
+    /// Opens the files that a process needs to enter the cgroup when it is cloned.
     pub fn join_handles(&self, path: &str) -> Result<JoinHandles> {
         let full = self.full_path(path);
         let (hierarchies, unified) = match &self.layout {
@@ -212,7 +213,7 @@ impl Cgroups {
         Ok(JoinHandles { tasks, unified })
     }
 
-    /// Process ids in the cgroup and below it, sorted.
+    /// Returns the ids of the processes in the cgroup and below it, sorted.
     pub fn processes(&self, path: &str) -> Vec<i32> {
         let mut pids: Vec<i32> = Vec::new();
         for folder in self.folders(path) {
@@ -226,13 +227,13 @@ impl Cgroups {
         pids
     }
 
-    /// Sends SIGKILL to everything in the cgroup and below it. A process that forks faster than this
-    /// reads is caught by `cgroup.kill` where the kernel has it, else by the next call.
+    /// Sends SIGKILL to every process in the cgroup and below it. A process that forks faster than this
+    /// function reads is killed by `cgroup.kill` if the kernel has it, otherwise by the next call.
     pub fn kill_all(&self, path: &str) {
         if let Some(folder) = self.unified_folder(path)
             && fs::write(folder.join("cgroup.kill"), "1").is_ok()
         {
-            // On hybrid machines a process may have been put into the v1 hierarchies alone.
+            // On hybrid machines, a process may be in the v1 hierarchies only.
             if self.is_v2() {
                 return;
             }
@@ -240,10 +241,10 @@ impl Cgroups {
         self.signal_all(path, libc::SIGKILL);
     }
 
-    /// Sends a signal to everything in the cgroup and below it.
+    /// Sends a signal to every process in the cgroup and below it.
     pub fn signal_all(&self, path: &str, signal: i32) {
-        // A pid may be another process's by the time that it is killed: what is signalled was seen in the cgroup
-        // after it was taken hold of.
+        // Pids are reused: a process is signalled through a pidfd, and only if its pid was seen in the cgroup
+        // again after the pidfd was opened.
         let held: Vec<_> = self
             .processes(path)
             .into_iter()
@@ -255,7 +256,7 @@ impl Cgroups {
         }
     }
 
-    /// Removes the cgroup and everything below it if nothing lives there any more.
+    /// Removes the cgroup and everything below it if no process is left in it. Returns whether it is removed.
     pub fn try_remove(&self, path: &str) -> bool {
         let mut folders = self.folders(path);
         if let Layout::V1 { others, .. } = &self.layout {
@@ -269,8 +270,8 @@ impl Cgroups {
         gone
     }
 
-    /// Removes the cgroup itself if nothing is in it; what others have in it or below it stays. Blocks up to a second
-    /// for the end of processes that were killed.
+    /// Removes the cgroup itself if it is empty; a cgroup with processes or children of others stays. Blocks
+    /// for up to a second until processes that were killed have ended.
     pub fn remove_if_unused(&self, path: &str) {
         let full = self.full_path(path);
         let mut folders = self.folders(path);
@@ -282,7 +283,7 @@ impl Cgroups {
                 std::thread::sleep(REMOVE_PAUSE);
             }
             for folder in &folders {
-                // The kernel refuses to remove one that is in use.
+                // The kernel refuses to remove a cgroup that is in use.
                 let _ = fs::remove_dir(folder);
             }
             if !self.exists(path) || !self.children(path).is_empty() {
@@ -291,7 +292,7 @@ impl Cgroups {
         }
     }
 
-    /// Kills what is left in the cgroup and removes it and everything below it. Blocks up to a second.
+    /// Kills the remaining processes and removes the cgroup and everything below it. Blocks for up to a second.
     pub fn remove(&self, path: &str) -> Result<()> {
         check_path(path)?;
         for attempt in 0..REMOVE_ATTEMPTS {
@@ -306,7 +307,7 @@ impl Cgroups {
         Err(CgroupError::Busy(self.full_path(path)))
     }
 
-    /// Names of the cgroups directly below, sorted.
+    /// Returns the names of the cgroups directly below, sorted.
     pub fn children(&self, path: &str) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         for folder in self.folders(path) {
@@ -321,7 +322,7 @@ impl Cgroups {
         names
     }
 
-    /// The limits in force, as far as they can be read: the quota of CPU and the limit of memory.
+    /// Reads the limits in force, as far as possible: the CPU quota and the memory limit.
     pub fn limits(&self, path: &str) -> Resources {
         let full = self.full_path(path);
         match &self.layout {
@@ -346,7 +347,7 @@ impl Cgroups {
         }
     }
 
-    /// Further figures than [`Cgroups::stats`].
+    /// Reads more detailed statistics than [`Cgroups::stats`].
     pub fn details(&self, path: &str) -> Details {
         let full = self.full_path(path);
         match &self.layout {
@@ -359,7 +360,7 @@ impl Cgroups {
         }
     }
 
-    /// How many processes of the cgroup the kernel has killed for lack of memory.
+    /// Returns how many processes of the cgroup the kernel has killed for lack of memory.
     pub fn oom_kills(&self, path: &str) -> u64 {
         let file = match self.memory_folder(path) {
             Some(folder) if self.is_v2() => folder.join("memory.events"),
@@ -370,8 +371,8 @@ impl Cgroups {
         stats::keyed(&text, "oom_kill").unwrap_or(0)
     }
 
-    /// A descriptor to poll for out-of-memory kills: readable on v1, POLLPRI on v2. `None` where the
-    /// machine offers none.
+    /// Returns a descriptor to poll for out-of-memory kills: readable on v1, POLLPRI on v2. `None` if the
+    /// machine has none.
     pub fn oom_watch(&self, path: &str) -> Option<OomWatch> {
         let folder = self.memory_folder(path)?;
         if self.is_v2() {
@@ -381,7 +382,7 @@ impl Cgroups {
             return Some(watch);
         }
         let control = fs::File::open(folder.join("memory.oom_control")).ok()?;
-        // SAFETY: eventfd returns a fresh descriptor or -1.
+        // SAFETY: eventfd returns a new descriptor or -1.
         let event = unsafe {
             let fd = sys::check(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)).ok()?;
             OwnedFd::from_raw_fd(fd)
@@ -391,7 +392,7 @@ impl Cgroups {
         Some(OomWatch { fd: event, v2: false })
     }
 
-    /// v1 controller sets with a hierarchy of their own, as mount options; empty on pure v2.
+    /// Returns the v1 controller sets that have a hierarchy of their own, as mount options; empty on pure v2.
     pub fn v1_hierarchies(&self) -> Vec<String> {
         match &self.layout {
             Layout::V1 { hierarchies, .. } => hierarchies.iter().map(|h| h.controllers.join(",")).collect(),
@@ -431,7 +432,7 @@ fn filter_devices(folder: &Path, rules: &[DeviceRule]) -> Result<()> {
     device_filter::attach(open.as_fd(), rules).map_err(CgroupError::DeviceFilter)
 }
 
-/// Tells of out-of-memory kills; see [`Cgroups::oom_watch`].
+/// Notifies of out-of-memory kills; see [`Cgroups::oom_watch`].
 #[derive(Debug)]
 pub struct OomWatch {
     fd: OwnedFd,
@@ -447,7 +448,7 @@ impl OomWatch {
         if self.v2 { libc::POLLPRI } else { libc::POLLIN }
     }
 
-    /// Takes the notification, so that the next one is seen.
+    /// Consumes the notification, so that the next one is seen.
     pub fn clear(&self) {
         let mut buffer = [0; 256];
         if self.v2 {
@@ -469,7 +470,7 @@ fn apply(folder: &Path, write: &limits::Write) -> Result<()> {
     let file = folder.join(&write.file);
     match fs::write(&file, &write.value) {
         Ok(()) => Ok(()),
-        // The controller or the file (swap accounting, huge page size) is not there on this machine.
+        // This machine lacks the controller or the file (swap accounting, huge page size).
         Err(error) if error.kind() == io::ErrorKind::NotFound && write.optional => Ok(()),
         Err(source) => Err(CgroupError::File { what: "write", path: file, source }),
     }
@@ -479,7 +480,8 @@ fn write_file(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).map_err(file_error("write", path))
 }
 
-/// A new v1 cpuset is empty and takes no process until it has the CPUs and memory nodes of its parent.
+/// Creates a v1 cpuset. A new one is empty and takes no process until it has the CPUs and memory nodes of its
+/// parent.
 fn create_cpuset(mount: &Path, full: &str) -> Result<()> {
     let mut folder = mount.to_owned();
     for part in full.split('/').filter(|part| !part.is_empty()) {
@@ -501,7 +503,7 @@ fn create_cpuset(mount: &Path, full: &str) -> Result<()> {
     Ok(())
 }
 
-/// Makes a v2 cgroup, handing every controller down that each level has.
+/// Creates a v2 cgroup and delegates every controller that each level has to the next level.
 fn create_unified(mount: &Path, full: &str) -> Result<()> {
     let mut folder = mount.to_owned();
     for part in full.split('/').filter(|part| !part.is_empty()) {
@@ -521,7 +523,7 @@ fn delegate_controllers(folder: &Path) {
     let (offered, enabled) = (read("cgroup.controllers"), read("cgroup.subtree_control"));
     for controller in offered.split_whitespace() {
         if !enabled.split_whitespace().any(|name| name == controller) {
-            // One by one: a controller that cannot be enabled here must not hold back the others.
+            // One by one: a controller that cannot be enabled here must not prevent enabling the others.
             let _ = fs::write(folder.join("cgroup.subtree_control"), format!("+{controller}"));
         }
     }
@@ -543,7 +545,7 @@ fn visit(folder: &Path, f: &mut dyn FnMut(&Path)) {
     }
 }
 
-/// Removes the folder and those below it; false if something in it still lives.
+/// Removes the folder and those below it; returns false if a process is left in it.
 fn remove_tree(folder: &Path) -> bool {
     let mut gone = true;
     for child in child_folders(folder) {

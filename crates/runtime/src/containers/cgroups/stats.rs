@@ -1,4 +1,4 @@
-//! Usage figures of a cgroup.
+//! Usage statistics of a cgroup.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{Cgroups, Layout};
 
-/// What a cgroup and everything below it use. 0 where the controller is missing.
+/// The usage of a cgroup and everything below it. 0 if the controller is missing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
-    /// CPU time since the cgroup was made.
+    /// CPU time since the cgroup was created.
     pub cpu_usage_nanos: u64,
-    /// Memory with all caches.
+    /// Memory including all caches.
     pub memory_usage_bytes: u64,
-    /// Memory less the file cache that was not used of late: what eviction counts.
+    /// Memory without the file cache that was not used recently; eviction decides by this value.
     pub memory_working_set_bytes: u64,
     /// Anonymous memory.
     pub memory_rss_bytes: u64,
@@ -24,7 +24,7 @@ pub struct Stats {
     pub pids: u64,
 }
 
-/// The value of `key` in a file of `key value` lines.
+/// Returns the value of `key` in a file of `key value` lines.
 pub fn keyed(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
@@ -38,7 +38,7 @@ fn number(folder: Option<&Path>, name: &str) -> u64 {
 }
 
 impl Cgroups {
-    /// Bytes of memory in use with all caches; `None` where nobody counts them.
+    /// Returns the bytes of memory in use, including all caches; `None` if no controller counts them.
     pub fn memory_usage(&self, path: &str) -> Option<u64> {
         let full = self.full_path(path);
         let file = match &self.layout {

@@ -1,4 +1,4 @@
-//! Control groups against the machine's own hierarchies; as root only.
+//! Tests of cgroups on the machine's own hierarchies; they need root.
 
 use std::process::Command;
 
@@ -15,7 +15,7 @@ impl Drop for Tree {
 fn tree(name: &str) -> Option<Tree> {
     // SAFETY: plain system call.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("not root: control groups are not tested");
+        eprintln!("not root: cgroups are not tested");
         return None;
     }
     Cgroups::detect(&format!("/knarr-test-{}-{name}", std::process::id())).ok().map(Tree)
@@ -73,7 +73,7 @@ fn device_filter_is_accepted_by_the_kernel() {
     device_filter::attach(folder.as_fd(), &DeviceRule::defaults()).unwrap();
 }
 
-/// A machine whose devices controller is on neither side, or on the v2 side of a hybrid one.
+/// Covers machines whose devices controller is on neither side, or on the v2 side of a hybrid one.
 #[test]
 fn devices_are_never_left_open() {
     let Some(tree) = tree("nodevices") else { return };

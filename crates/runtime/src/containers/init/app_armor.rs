@@ -5,11 +5,11 @@ use std::io::{self, Write};
 
 use super::Failure;
 
-/// The second is the one that all security modules share, of kernels before 5.8.
+/// The second file is shared by all security modules; kernels before 5.8 have only that one.
 const FILES: [&str; 2] = ["/proc/self/attr/apparmor/exec", "/proc/self/attr/exec"];
 
-/// The next execve goes into the profile, also in processes that are cloned in between. To be called while /proc is the
-/// host's: what a container has mounted there may be anything (CVE-2019-16884).
+/// Sets the profile that the next execve enters, also in processes that are cloned before it. Has to be called
+/// while /proc is the host's: a container may have mounted anything there (CVE-2019-16884).
 pub fn on_exec(profile: &str) -> Result<(), Failure> {
     let written = write(FILES[0], profile);
     let written = match written {
@@ -20,6 +20,6 @@ pub fn on_exec(profile: &str) -> Result<(), Failure> {
 }
 
 fn write(file: &str, profile: &str) -> io::Result<()> {
-    // One write is one command.
+    // The kernel takes each write as one command.
     OpenOptions::new().write(true).open(file)?.write_all(format!("exec {profile}").as_bytes())
 }

@@ -1,4 +1,4 @@
-//! Why a process could not start, and how that is reported.
+//! Why a process could not start, and its report to the shim.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use crate::containers::socket;
 use crate::containers::sys::errno_text;
 
-/// What a report may have, and how much of it is the message: escapes make a byte up to six times as long.
+/// The limits of a report and of the message in it: escapes make a byte up to six times as long.
 pub const MAX_REPORT_BYTES: usize = 16 << 10;
 const MAX_MESSAGE_BYTES: usize = 2 << 10;
 
-/// Why a process could not start; worded as runc words it.
+/// Why a process could not start; the message has runc's wording.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     pub message: String,
@@ -20,15 +20,15 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A step of the set-up that failed, as `what: errno`.
+    /// Describes a failed step of the set-up as `what: errno`.
     pub(in crate::containers) fn step(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> Failure {
         move |error| Failure { message: format!("{what}: {}", errno_text(&error)), exit_code: 128 }
     }
 }
 
-/// Reports it to the shim, over the socket of the start.
+/// Reports the failure to the shim over the report socket.
 pub fn report_failure(report: BorrowedFd<'_>, mut failure: Failure) {
-    // A message that the socket does not take would pass for a start.
+    // A message that the socket refused as too long would be taken for a successful start.
     failure.message.truncate(failure.message.floor_char_boundary(MAX_MESSAGE_BYTES));
     let text = serde_json::to_vec(&failure).unwrap_or_default();
     let _ = socket::send(report, &text, &[]);

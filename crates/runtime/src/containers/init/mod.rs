@@ -1,8 +1,8 @@
-//! What runs in a freshly cloned process between the shim and the container's program.
+//! Code that runs in a newly cloned process before it executes the container's program.
 //!
-//! The process is a copy of the single-threaded shim, so it may allocate. It reports over a
-//! SOCK_SEQPACKET socket: the terminal's master descriptor if there is one, a [`Failure`] if it cannot
-//! go on; the socket closes by itself when the program takes over.
+//! The process is a copy of the single-threaded shim, so it may allocate. It reports over a SOCK_SEQPACKET
+//! socket: the terminal's master descriptor if there is one, and a [`Failure`] if it cannot continue. The
+//! socket is closed by execve when the program starts.
 
 mod app_armor;
 mod failure;
@@ -32,20 +32,20 @@ pub use standard_streams::Stdio;
 pub use terminal::TERMINAL_REPORT;
 pub use user_namespace::enter as enter_user_namespace;
 
-/// How the process gets to its surroundings.
+/// How the process gets its root and namespaces.
 pub enum Surroundings<'a> {
-    /// Build them: a container's first process, cloned into new mount (and pid) namespaces.
+    /// Create them: for a container's first process, cloned into new mount (and pid) namespaces.
     New(&'a RootfsPlan),
-    /// Join those of a container's first process.
+    /// Join the namespaces of a container's first process.
     Join { init: BorrowedFd<'a> },
 }
 
-/// The pid namespace that a process joins, where others of the pod see it.
+/// The pid namespace that a process joins, where other processes of the pod see it.
 #[derive(Clone, Copy)]
 pub struct JoinedPids<'a> {
-    /// A process in it.
+    /// A process in the namespace.
     pub pidfd: BorrowedFd<'a>,
-    /// Whether one of them may look into it although it is not dumpable.
+    /// Whether one of its processes may trace the new one although that is not dumpable.
     pub traced: bool,
 }
 
@@ -53,7 +53,7 @@ pub struct Launch<'a> {
     pub surroundings: Surroundings<'a>,
     pub process: &'a Process,
     pub stdio: Stdio,
-    /// A terminal takes the place of `stdio`.
+    /// If set, the process gets a terminal instead of `stdio`.
     pub terminal: Option<Option<TerminalSize>>,
     pub join: JoinHandles,
     pub report: OwnedFd,
@@ -66,11 +66,11 @@ pub struct Launch<'a> {
 pub struct UserNamespace<'a> {
     pub fd: BorrowedFd<'a>,
     pub ids: IdRange,
-    /// Whether the process gets a pid namespace of its own in there.
+    /// Whether the process gets a pid namespace of its own inside the user namespace.
     pub new_pid_namespace: bool,
 }
 
-/// Becomes the program; never returns.
+/// Executes the program; never returns.
 pub fn run(launch: Launch<'_>) -> ! {
     let failure = match prepare_and_exec(&launch) {
         Ok(never) => match never {},
@@ -87,7 +87,7 @@ fn prepare_and_exec(launch: &Launch<'_>) -> Result<std::convert::Infallible, Fai
     unsafe { libc::umask(0) };
     launch.join.enter().map_err(Failure::step("join cgroup"))?;
     sys::make_undumpable().map_err(Failure::step("hide from other processes"))?;
-    // From here on nothing of the host's is open but what the process needs itself.
+    // From here on, only the host descriptors that the process itself needs are open.
     sys::close_all_but(&launch.kept()).map_err(Failure::step("close inherited descriptors"))?;
     launch.process.set_oom_score_adj()?;
     launch.process.set_rlimits()?;
@@ -97,10 +97,11 @@ fn prepare_and_exec(launch: &Launch<'_>) -> Result<std::convert::Infallible, Fai
     launch.stdio.give_to(launch.outside_uid()?);
     let cover = rootfs::NullCover::open().map_err(Failure::step("open /dev/null"))?;
     let null = cover.device().map_err(Failure::step("open /dev/null"))?;
-    // In place of the shim's own streams, of which one is its log on the host.
+    // Replaces the shim's own streams, one of which is its log on the host.
     Stdio::default().set(&null)?;
     if let Some(joined) = launch.joined {
-        // Of processes that are cloned from now on. With the host's rights: in a user namespace they do not reach.
+        // Applies to processes that are cloned from now on. Done with the host's rights, which a user namespace
+        // would take away.
         sys::setns(joined.pidfd, libc::CLONE_NEWPID).map_err(Failure::step("join the pid namespace"))?;
     }
     let root = launch.enter_surroundings()?;
@@ -121,7 +122,8 @@ fn prepare_and_exec(launch: &Launch<'_>) -> Result<std::convert::Infallible, Fai
 }
 
 impl Launch<'_> {
-    /// What stays open: the standard streams, old and new, the report, and whom to join.
+    /// Returns the descriptors to keep open: the standard streams, old and new, the report socket, and the
+    /// processes to join.
     fn kept(&self) -> Vec<RawFd> {
         let mut kept = vec![0, 1, 2, self.report.as_raw_fd()];
         kept.extend(self.stdio.descriptors());
@@ -133,7 +135,7 @@ impl Launch<'_> {
         kept
     }
 
-    /// The user as the host sees it.
+    /// Returns the user id as the host sees it.
     fn outside_uid(&self) -> Result<u32, Failure> {
         let uid = self.process.user.uid;
         let Some(namespace) = self.user_namespace else { return Ok(uid) };
@@ -143,8 +145,8 @@ impl Launch<'_> {
         })
     }
 
-    /// Takes the process into its namespaces, on in a sibling where it gets a pid namespace inside a user
-    /// namespace, and to the container's root.
+    /// Enters the process's namespaces and the container's root. With a new pid namespace inside a user
+    /// namespace, a sibling continues.
     fn enter_surroundings(&self) -> Result<Root, Failure> {
         let keyring = || sys::new_session_keyring().map_err(Failure::step("make a session keyring"));
         match &self.surroundings {

@@ -1,4 +1,4 @@
-//! The null device, found where nothing of the container's can stand in for it.
+//! Opens the null device so that a container cannot substitute another file for it.
 
 use std::ffi::CStr;
 use std::io;
@@ -12,9 +12,9 @@ use crate::containers::sys::{self, cstring};
 
 const PATH: &str = "/dev/null";
 
-/// A detached mount of the host's null device, to be made before the container's root is entered.
+/// Creates a detached mount of the host's null device; has to be called before the container's root is entered.
 ///
-/// It is read-only: data still passes, but root in a container cannot change the mode, owner or times of
+/// The mount is read-only: data still passes, but root in a container cannot change the mode, owner or times of
 /// the device that the whole host uses.
 pub fn mount_of_host() -> io::Result<OwnedFd> {
     let null = open(c"/dev/null", libc::O_PATH | libc::O_NOFOLLOW)?;
@@ -24,7 +24,7 @@ pub fn mount_of_host() -> io::Result<OwnedFd> {
     Ok(tree)
 }
 
-/// Opens the device of [`mount_of_host`] by that mount; the host's procfs must still be there.
+/// Opens the device through the mount of [`mount_of_host`]; the host's procfs must still be accessible.
 pub fn of_host(mount: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let null = open(&cstring(format!("/proc/self/fd/{}", mount.as_raw_fd()))?, libc::O_RDWR)?;
     verify(null.as_fd())?;
@@ -32,11 +32,11 @@ pub fn of_host(mount: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 }
 
 fn open(path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
-    // SAFETY: path is NUL-terminated; the result is a fresh descriptor.
+    // SAFETY: path is NUL-terminated; the result is a new descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(sys::check(libc::open(path.as_ptr(), flags | libc::O_CLOEXEC))?) })
 }
 
-/// The container's own null device if that is what its /dev/null is, else `host`.
+/// Returns the container's own null device if its /dev/null is one, otherwise `host`.
 pub fn inside(root: &Root, host: &OwnedFd) -> io::Result<OwnedFd> {
     match open_inside(root) {
         Ok(fd) => Ok(fd),
@@ -44,8 +44,8 @@ pub fn inside(root: &Root, host: &OwnedFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// A volume may lie at /dev, and other containers may change it: what is there is only opened once it is
-/// known to be a null device, and looked at again.
+/// Opens the container's /dev/null. A volume may be mounted at /dev, and other containers may change it: so the
+/// file is opened only after it was verified to be a null device, and then verified again.
 fn open_inside(root: &Root) -> io::Result<OwnedFd> {
     verify(root.find(PATH, Links::Refuse)?.as_fd())?;
     let flags = OFlag::O_RDWR | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;

@@ -15,7 +15,7 @@ use crate::containers::spec::{ContainerSpec, Rlimit, User};
 use crate::containers::sys::{self, errno_text};
 use crate::containers::user;
 
-/// How the program runs, whether a container's first or one exec'd into it.
+/// How the program runs, as a container's first process or exec'd into it.
 pub struct Process {
     pub args: Vec<String>,
     pub env: Vec<String>,
@@ -32,17 +32,17 @@ pub struct Process {
     pub hostname: String,
 }
 
-/// Where the process becomes the program.
+/// How the process executes the program.
 pub struct Entry<'a> {
     pub joined: Option<JoinedPids<'a>>,
     pub report: BorrowedFd<'a>,
 }
 
 impl Process {
-    /// The container's first process; fails on a seccomp profile that cannot be enforced.
+    /// Returns the first process of a container; fails on a seccomp profile that cannot be enforced.
     pub fn of(spec: &ContainerSpec, hostname: &str) -> Result<Self, String> {
         let capabilities = capabilities::sets_of(spec);
-        // A privileged container is unconfined, as containerd has it.
+        // A privileged container is unconfined, as in containerd.
         let filter =
             if spec.privileged { None } else { seccomp::filter(&spec.seccomp, capabilities.bounding)? };
         Ok(Self {
@@ -61,7 +61,8 @@ impl Process {
         })
     }
 
-    /// Lowering the score needs CAP_SYS_RESOURCE, which some machines withhold: then the score stays.
+    /// Sets the OOM score. Lowering it needs CAP_SYS_RESOURCE, which some machines withhold: then the score
+    /// stays unchanged.
     pub fn set_oom_score_adj(&self) -> Result<(), Failure> {
         let value = self.oom_score_adj.unwrap_or(0).clamp(-1000, 1000);
         match fs::write("/proc/self/oom_score_adj", value.to_string()) {
@@ -72,18 +73,18 @@ impl Process {
         }
     }
 
-    /// Limits that are raised need the host's CAP_SYS_RESOURCE.
+    /// Sets the resource limits. Raising one needs the host's CAP_SYS_RESOURCE.
     pub fn set_rlimits(&self) -> Result<(), Failure> {
         self.rlimits.iter().try_for_each(set_rlimit)
     }
 
-    /// Ends in the program or in the reason why not.
+    /// Executes the program; returns only if that fails, with the reason.
     ///
-    /// The working directory, the account file and the program are looked up with the rights that the
-    /// program will have. Only what needs more comes after that: a filter that allows few system calls
-    /// must not stand in the way of the steps before it.
+    /// The working directory, the account file and the program are looked up with the rights that the program
+    /// will have. Steps that need more rights come after that, because a filter that allows few system calls
+    /// must not fail the steps before it.
     pub fn exec(&self, root: &Root, entry: &Entry<'_>) -> Result<std::convert::Infallible, Failure> {
-        // A server and its shims may do without huge pages; that is no business of the container.
+        // A server and its shims may run without huge pages; the container must not inherit that.
         let _ = sys::prctl(libc::PR_SET_THP_DISABLE, 0, 0);
         let folder = WorkingFolder::prepare(root, &self.cwd);
         self.become_user()?;
@@ -112,7 +113,7 @@ impl Process {
         Err(Failure { message: format!("exec {}: {}", path.display(), errno_text(&error)), exit_code })
     }
 
-    /// What the program's environment has beyond what was asked for, as containerd and runc add it.
+    /// Returns the environment with the variables that containerd and runc add.
     fn environment(&self) -> Vec<String> {
         let mut env = self.env.clone();
         let mut add = |key: &str, value: &dyn Fn() -> String| {
@@ -136,7 +137,7 @@ impl Process {
         }
     }
 
-    /// Sets the ids and acts with no more than the program's capabilities, but keeps the others at hand.
+    /// Sets the ids and limits the effective capabilities to the program's; the others stay permitted.
     fn become_user(&self) -> Result<(), Failure> {
         let user = &self.user;
         capabilities::drop_bounding(&self.capabilities)
@@ -150,16 +151,17 @@ impl Process {
             sys::check(libc::setresgid(user.gid, user.gid, user.gid)).map_err(Failure::step("setgid"))?;
             sys::check(libc::setresuid(user.uid, user.uid, user.uid)).map_err(Failure::step("setuid"))?;
         }
-        // A change of ids makes a process dumpable where the machine's fs.suid_dumpable says so.
+        // A change of ids makes a process dumpable again, depending on the machine's fs.suid_dumpable.
         sys::make_undumpable().map_err(Failure::step("hide from other processes"))?;
         self.capabilities.act(user.uid).map_err(Failure::step("set capabilities"))
     }
 
-    /// On in a sibling that is born in the pid namespace. It has no more rights there than the program, because those
-    /// who are there may be able to take it over.
+    /// Continues in a sibling that is created inside the joined pid namespace. The sibling has no more rights
+    /// there than the program, because processes of the namespace may be able to take it over.
     ///
-    /// One step may need more: without no_new_privs a filter goes on before the capabilities go, and everything that
-    /// comes after has to pass it. Where nobody can look into the process, that is execve alone.
+    /// One step may need more rights: without no_new_privs, a filter is installed before the capabilities are
+    /// dropped, and every later system call has to pass it. If no process can trace the sibling, the filter is
+    /// installed last, so that only execve has to pass it.
     fn join_and_confine(&self, joined: JoinedPids<'_>, report: BorrowedFd<'_>) -> Result<(), Failure> {
         let filter_comes_last = self.filter.is_some() && !self.no_new_privileges && !joined.traced;
         if !filter_comes_last {
@@ -178,12 +180,12 @@ impl Process {
         if self.tty { terminal::take_control() } else { Ok(()) }
     }
 
-    /// No more capabilities than the program's, and without no_new_privs its filter.
+    /// Drops all capabilities except the program's. Without no_new_privs, installs the filter first.
     fn give_up_privileges(&self) -> Result<(), Failure> {
         if self.no_new_privileges {
             sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0).map_err(Failure::step("set no_new_privs"))?;
         } else {
-            // Without no_new_privs a filter needs CAP_SYS_ADMIN, so it goes on before that is dropped.
+            // Without no_new_privs a filter needs CAP_SYS_ADMIN, so it is installed before that is dropped.
             capabilities::act_with_all().map_err(Failure::step("set capabilities"))?;
             self.install_filter()?;
         }
@@ -192,9 +194,10 @@ impl Process {
         Ok(())
     }
 
-    /// The last steps: its end with the shim's, and the filter if it was not needed before.
+    /// Performs the last steps: binds the process to the shim's life, and installs the filter if that was not
+    /// necessary before.
     fn confine(&self) -> Result<(), Failure> {
-        // Cleared by every change of credentials and in every clone, hence so late.
+        // Set this late because every change of credentials and every clone clears it.
         sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)
             .map_err(Failure::step("set the parent death signal"))?;
         if self.no_new_privileges { self.install_filter() } else { Ok(()) }
@@ -239,7 +242,7 @@ fn rlimit_resource(kind: &str) -> Option<libc::__rlimit_resource_t> {
     })
 }
 
-/// Where the machine does not let us raise a hard limit, the highest possible one is set.
+/// Sets a resource limit. If the machine does not permit raising a hard limit, the highest possible one is set.
 fn set_rlimit(limit: &Rlimit) -> Result<(), Failure> {
     let fail = |error| Failure::step(format!("set {}", limit.kind))(error);
     let resource = rlimit_resource(&limit.kind)

@@ -1,6 +1,6 @@
 //! Paths inside a container's root, resolved by the kernel so that none of them leads out of it.
 //!
-//! Images, volumes and other processes of the pod decide what a path in here means. So each path is
+//! Images, volumes and other processes of the pod decide what a path in here means. Therefore each path is
 //! resolved once, to a descriptor, and the descriptor is used: magic links of procfs (`/proc/1/root`,
 //! `/proc/self/fd/7`) are never followed, and `..` stops at the root.
 
@@ -12,17 +12,17 @@ use nix::sys::stat::{Mode, mkdirat};
 
 use crate::containers::sys;
 
-/// As the kernel's limit for one path.
+/// The same as the kernel's limit for one path.
 const MAX_LINKS: u32 = 40;
-/// openat2 answers EAGAIN when a rename elsewhere makes a `..` unsafe; it may be asked again.
+/// openat2 fails with EAGAIN when a rename elsewhere makes a `..` unsafe; the call may be repeated.
 const MAX_RETRIES: u32 = 64;
 
-/// What is done with symbolic links on the way.
+/// How symbolic links in a path are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Links {
-    /// They are followed, within the root.
+    /// Links are followed, within the root.
     Follow,
-    /// They are an error (ELOOP): for paths that the runtime makes itself, such as /proc and /dev.
+    /// Links are an error (ELOOP): for paths that the runtime itself mounts, such as /proc and /dev.
     Refuse,
 }
 
@@ -37,7 +37,7 @@ pub struct Root {
 }
 
 impl Root {
-    /// The root of the calling process.
+    /// Opens the root of the calling process.
     pub fn of_process() -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(Self { fd: nix::fcntl::open("/", flags, Mode::empty())? })
@@ -47,12 +47,12 @@ impl Root {
         self.fd.as_fd()
     }
 
-    /// A handle (O_PATH) of what `path` names.
+    /// Returns a handle (O_PATH) of the file at `path`.
     pub fn find(&self, path: &str, links: Links) -> io::Result<OwnedFd> {
         self.open(path, OFlag::O_PATH, links)
     }
 
-    /// Opens what `path` names.
+    /// Opens the file at `path`.
     pub fn open(&self, path: &str, flags: OFlag, links: Links) -> io::Result<OwnedFd> {
         let resolve = match links {
             Links::Follow => ResolveFlag::empty(),
@@ -61,8 +61,8 @@ impl Root {
         self.open_with(path, flags, resolve)
     }
 
-    /// A handle of what `path` names if it lies on the file system of the root itself: not in a volume,
-    /// not in procfs.
+    /// Returns a handle of the file at `path` if it is on the file system of the root itself, not in a volume
+    /// or procfs.
     pub fn find_in_image(&self, path: &str) -> io::Result<OwnedFd> {
         self.open_with(path, OFlag::O_PATH, ResolveFlag::RESOLVE_NO_XDEV)
     }
@@ -79,12 +79,12 @@ impl Root {
         Err(io::Error::from_raw_os_error(libc::EAGAIN))
     }
 
-    /// A handle of the folder at `path`; it and its parents are made (0755) where they are missing.
+    /// Returns a handle of the folder at `path`; creates it and its parents (0755) if they are missing.
     pub fn folder(&self, path: &str, links: Links) -> io::Result<OwnedFd> {
         self.make(path, links, Kind::Folder)
     }
 
-    /// A handle of the file at `path`; it (0644) and its parents are made where they are missing.
+    /// Returns a handle of the file at `path`; creates it (0644) and its parents if they are missing.
     pub fn file(&self, path: &str, links: Links) -> io::Result<OwnedFd> {
         self.make(path, links, Kind::File)
     }
@@ -111,7 +111,7 @@ impl Root {
                 Err(error) => return Err(error),
             }
             budget = budget.checked_sub(1).ok_or_else(|| io::Error::from_raw_os_error(libc::ELOOP))?;
-            // A link that leads to nothing: what it leads to is made in its place.
+            // A dangling link: create its target instead.
             match readlinkat(&parent, name.as_str()) {
                 Ok(_) if links == Links::Refuse => return Err(io::Error::from_raw_os_error(libc::ELOOP)),
                 Ok(target) => {
@@ -128,7 +128,7 @@ impl Root {
     }
 }
 
-/// The components, last one first.
+/// Returns the components of a path, last one first.
 fn components(path: &str) -> Vec<String> {
     path.split('/').filter(|part| !matches!(*part, "" | ".")).rev().map(str::to_owned).collect()
 }
@@ -145,12 +145,12 @@ fn make_in(parent: &OwnedFd, name: &str, kind: Kind) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a descriptor is a folder.
+/// Returns whether a descriptor refers to a folder.
 pub fn is_folder(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(sys::stat_of(fd)?.st_mode & libc::S_IFMT == libc::S_IFDIR)
 }
 
-/// Makes a folder the current one.
+/// Makes a folder the current working directory.
 pub fn enter(folder: &OwnedFd) -> io::Result<()> {
     // SAFETY: plain system call on an open descriptor.
     sys::check(unsafe { libc::fchdir(folder.as_raw_fd()) }).map(drop)

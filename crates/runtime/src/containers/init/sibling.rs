@@ -1,6 +1,7 @@
-//! A process goes on as another child of its parent, born in the pid namespace that was chosen before.
+//! Continues a process in a sibling: another child of its parent, created in the pid namespace that was chosen
+//! before.
 //!
-//! Filters that allow what common programs do allow this, too.
+//! Seccomp filters that allow the calls of common programs also allow this.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -8,12 +9,12 @@ use super::Failure;
 use crate::containers::socket;
 use crate::containers::sys::{self, Forked};
 
-/// First byte of the report that a sibling goes on; its pid follows (little endian), and its pidfd.
+/// The first byte of the report of a sibling; its pid (little endian) and its pidfd follow.
 pub const SIBLING_REPORT: u8 = b's';
 
-/// Returns in the sibling. The calling process reports it, and ends.
+/// Returns in the sibling. The calling process reports the sibling to the shim, and ends.
 ///
-/// The sibling waits for that: the shim must know it before it can end.
+/// The sibling waits for the report: the shim must know it before it can exit.
 pub fn go_on(flags: u64, report: BorrowedFd<'_>) -> Result<(), Failure> {
     let (go, release) = sys::pipe().map_err(Failure::step("pipe"))?;
     // SAFETY: this process has one thread.
@@ -22,7 +23,7 @@ pub fn go_on(flags: u64, report: BorrowedFd<'_>) -> Result<(), Failure> {
             drop(release);
             match sys::read(go.as_fd(), &mut [0]) {
                 Ok(1) => Ok(()),
-                // Nobody knows of this process.
+                // The sibling was not reported, so no process knows of it.
                 _ => sys::exit_now(128),
             }
         }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use super::Failure;
 use crate::containers::sys;
 
-/// `None` is the null device.
+/// `None` stands for the null device.
 #[derive(Default)]
 pub struct Stdio {
     pub stdin: Option<OwnedFd>,
@@ -18,7 +18,7 @@ impl Stdio {
         [&self.stdin, &self.stdout, &self.stderr].into_iter().flatten().map(AsRawFd::as_raw_fd)
     }
 
-    /// Makes the streams the user's, so that the program can open /dev/stdout again although it is not root.
+    /// Changes the owner of the streams to the user, so that a program that is not root can reopen /dev/stdout.
     /// `uid` is the id outside of any user namespace.
     pub fn give_to(&self, uid: u32) {
         for fd in [&self.stdin, &self.stdout, &self.stderr].into_iter().flatten() {
@@ -26,7 +26,7 @@ impl Stdio {
         }
     }
 
-    /// Puts the streams into their places.
+    /// Moves the streams to descriptors 0, 1 and 2.
     pub fn set(&self, null: &OwnedFd) -> Result<(), Failure> {
         for (target, fd) in [(0, &self.stdin), (1, &self.stdout), (2, &self.stderr)] {
             let fd = fd.as_ref().unwrap_or(null);

@@ -10,12 +10,13 @@ use super::root::{Links, Root};
 use crate::containers::status::TerminalSize;
 use crate::containers::{mount_api, socket, sys};
 
-/// First byte of the report that carries the master descriptor.
+/// The first byte of the report that carries the master descriptor.
 pub const TERMINAL_REPORT: u8 = b't';
 
 const DEVPTS_SUPER_MAGIC: i64 = 0x1cd1;
 
-/// Opens a terminal, hands its master to the shim, makes it the standard streams, and with `console` lets /dev/console be it.
+/// Opens a terminal, sends its master to the shim and sets it as the standard streams; with `console` also as
+/// /dev/console.
 pub fn open(
     root: &Root,
     report: BorrowedFd<'_>,
@@ -39,7 +40,7 @@ pub fn open(
     Ok(())
 }
 
-/// Makes the standard input the controlling terminal; for the leader of a session.
+/// Makes the standard input the controlling terminal; only for the leader of a session.
 pub fn take_control() -> Result<(), Failure> {
     // SAFETY: integer argument.
     sys::check(unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) })
@@ -47,7 +48,7 @@ pub fn take_control() -> Result<(), Failure> {
         .map_err(Failure::step("set the controlling terminal"))
 }
 
-/// The container may have put anything at /dev/pts; only the multiplexer of a devpts will do.
+/// Opens the multiplexer. The container may have mounted anything at /dev/pts; only a devpts is accepted.
 fn open_multiplexer(root: &Root) -> std::io::Result<OwnedFd> {
     let folder = root.find("/dev/pts", Links::Refuse)?;
     if sys::file_system_of(folder.as_fd())? != DEVPTS_SUPER_MAGIC {
@@ -63,14 +64,15 @@ fn open_pair(root: &Root) -> std::io::Result<(OwnedFd, OwnedFd)> {
     let unlock: libc::c_int = 0;
     // SAFETY: the pointer is valid for the call.
     sys::check(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlock) })?;
-    // SAFETY: integer argument; the result is a fresh descriptor.
+    // SAFETY: integer argument; the result is a new descriptor.
     let peer = unsafe {
         OwnedFd::from_raw_fd(sys::check(libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags))?)
     };
     Ok((master, peer))
 }
 
-/// By descriptor: what /dev/pts/N names may be something else by now.
+/// Binds the terminal to /dev/console by its descriptor, because the path /dev/pts/N may refer to another file
+/// by now.
 fn bind_console(root: &Root, peer: &OwnedFd) -> std::io::Result<()> {
     let tree = mount_api::open_tree_of(peer.as_fd(), false)?;
     let console = root.file("/dev/console", Links::Refuse)?;

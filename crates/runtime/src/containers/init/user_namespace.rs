@@ -6,11 +6,11 @@ use super::Failure;
 use super::sibling;
 use crate::containers::sys;
 
-/// Enters the namespace as its root, and a mount namespace that belongs to it.
+/// Enters the namespace as its root user, and a mount namespace that belongs to it.
 ///
-/// A pid namespace has to belong to it, too, or no procfs could be mounted. A process cannot enter a new
-/// pid namespace itself: with `new_pid_namespace` a sibling goes on, a child of the shim as this process
-/// is, which reports it and ends.
+/// The pid namespace has to belong to it, too, or no procfs could be mounted. A process cannot move itself into
+/// a new pid namespace: with `new_pid_namespace` a sibling continues, which is a child of the shim like this
+/// process. This process reports the sibling to the shim and ends.
 pub fn enter(
     namespace: BorrowedFd<'_>,
     new_pid_namespace: bool,
@@ -25,7 +25,7 @@ pub fn enter(
     sibling::go_on(libc::CLONE_NEWNS as u64, report)
 }
 
-/// As root of the user namespace just entered: ids from outside mean nothing in there.
+/// Becomes root of the user namespace just entered, where ids from outside have no meaning.
 pub fn become_root() -> Result<(), Failure> {
     // SAFETY: no groups, and plain system calls.
     unsafe {
@@ -33,6 +33,6 @@ pub fn become_root() -> Result<(), Failure> {
         sys::check(libc::setresgid(0, 0, 0)).map_err(Failure::step("setgid"))?;
         sys::check(libc::setresuid(0, 0, 0)).map_err(Failure::step("setuid"))?;
     }
-    // A change of ids may have made the process dumpable.
+    // The change of ids may have made the process dumpable.
     sys::make_undumpable().map_err(Failure::step("hide from other processes"))
 }

@@ -1,4 +1,4 @@
-//! A process's working directory: made where it is missing, entered with the process's own rights.
+//! A process's working directory: created if missing, entered with the process's own rights.
 
 use std::io;
 
@@ -7,24 +7,25 @@ use super::root::{self, Links, Root};
 
 pub struct WorkingFolder<'a> {
     path: &'a str,
-    /// Whether the process is in it already.
+    /// Whether the process has already entered it.
     entered: bool,
 }
 
 impl<'a> WorkingFolder<'a> {
-    /// With the runtime's rights: makes what is missing, as runc does, and enters a folder of the image.
+    /// Creates missing folders with the runtime's rights, as runc does, and enters the folder if it is part of
+    /// the image.
     ///
-    /// Images whose working directory only root may enter are run by other users, too; runc allows it.
-    /// Only the image's own file system is entered this way, because the image is the user's own choice:
-    /// a volume may hold what the user must not reach.
+    /// Images whose working directory only root may enter are also run by other users; runc allows that. Only
+    /// the image's own file system is entered this way, because the user chose the image: a volume may contain
+    /// folders that the user must not reach.
     pub fn prepare(root: &Root, path: &'a str) -> Self {
-        // A failure shows when the folder is entered.
+        // A failure is reported when the folder is entered.
         let _ = root.folder(path, Links::Follow);
         let entered = root.find_in_image(path).and_then(|folder| root::enter(&folder)).is_ok();
         Self { path, entered }
     }
 
-    /// With the rights that the program will have.
+    /// Enters the folder with the rights that the program will have.
     pub fn enter(&self, root: &Root) -> Result<(), Failure> {
         let entered = root.find(self.path, Links::Follow).and_then(|folder| root::enter(&folder));
         let entered = match entered {
@@ -37,7 +38,8 @@ impl<'a> WorkingFolder<'a> {
     }
 }
 
-/// The kernel names a current directory outside of the root "(unreachable)…".
+/// Verifies that the current directory is inside the root; for one outside, the kernel returns
+/// "(unreachable)…".
 fn verify() -> io::Result<()> {
     let mut buffer = vec![0u8; libc::PATH_MAX as usize];
     // SAFETY: the buffer is valid for its length.

@@ -1,4 +1,4 @@
-//! The configuration that an OCI runtime gets of a container; pure.
+//! Builds the configuration of a container for an OCI runtime; without side effects.
 
 use std::path::PathBuf;
 
@@ -13,23 +13,23 @@ use crate::containers::spec::{Bind, ContainerSpec, MountKind, PidMode, Propagati
 
 const VERSION: &str = "1.0.2";
 
-/// What the sandbox gives a container.
+/// What a container takes from its sandbox.
 pub struct Around<'a> {
-    /// `None`: the host's, with its names.
+    /// `None` means the host's network and UTS namespaces.
     pub netns: Option<PathBuf>,
     /// The process whose IPC and UTS namespaces the container joins.
     pub shim_pid: u32,
     pub host_ipc: bool,
-    /// The pid namespace that the container joins: a path that stands for a descriptor. That of a process might be
-    /// another one's by the time the runtime opens it.
+    /// The pid namespace that the container joins, as the path of a descriptor. The path of a process would be
+    /// unsafe: its pid might be reused before the runtime opens the path.
     pub joined_pids: Option<PathBuf>,
     pub hostname: &'a str,
-    /// Absolute, below each hierarchy.
+    /// An absolute path below each hierarchy.
     pub cgroup: String,
     pub device_rules: &'a [DeviceRule],
 }
 
-/// `config.json`. Fails on a seccomp profile that cannot be enforced.
+/// Returns the content of `config.json`. Fails on a seccomp profile that cannot be enforced.
 pub fn config(spec: &ContainerSpec, plan: &RootfsPlan, around: &Around<'_>) -> Result<Value, String> {
     let mut mounts: Vec<Value> = Vec::new();
     for mount in &plan.mounts {
@@ -70,7 +70,7 @@ pub fn config(spec: &ContainerSpec, plan: &RootfsPlan, around: &Around<'_>) -> R
     }))
 }
 
-/// A number that is left out stands for all; -1 does so for runc alone.
+/// Converts a device rule. A missing number means all; only runc also accepts -1 for that.
 fn device_rule(rule: &DeviceRule) -> Value {
     let mut entry = json!({"allow": true, "type": if rule.block { "b" } else { "c" }, "access": rule.access});
     for (name, number) in [("major", rule.major), ("minor", rule.minor)] {
@@ -81,7 +81,7 @@ fn device_rule(rule: &DeviceRule) -> Value {
     entry
 }
 
-/// The `process` of a container's configuration, and the whole of a command's.
+/// Returns the `process` of a container's configuration, which for a command is the whole file.
 pub fn process(spec: &ContainerSpec, hostname: &str) -> Value {
     let sets = capabilities::sets_of(spec);
     let names = |mask: u64| capabilities::names(mask).map(|name| format!("CAP_{name}")).collect::<Vec<_>>();

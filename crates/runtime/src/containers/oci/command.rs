@@ -1,4 +1,5 @@
-//! Calls of an OCI runtime: those that start something, made by a clone of the shim, and those that end it.
+//! Calls of an OCI runtime. A clone of the shim makes the calls that start something; the shim makes those that
+//! end it.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -16,31 +17,31 @@ use crate::containers::init::{self, Failure, SIBLING_REPORT, TERMINAL_REPORT, nu
 use crate::containers::status::TerminalSize;
 use crate::containers::{socket, sys};
 
-/// For one call; a virtual machine takes seconds to start.
+/// The limit for one call; a virtual machine takes seconds to start.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Before the words that the shim adds itself.
+/// The prefix of runc's messages, which is cut off because the shim adds it itself.
 const PREFIX: &str = "unable to start container process: ";
 
-/// Something that is started.
+/// A process to start.
 pub struct Job {
     pub runtime: OciRuntime,
     /// The container's folder with its `config.json`.
     pub bundle: PathBuf,
     pub id: String,
     pub task: Task,
-    /// `Some`: it has a terminal, of this size.
+    /// `Some` if the process has a terminal, with its size if one is given.
     pub terminal: Option<Option<TerminalSize>>,
 }
 
 pub enum Task {
     /// The container's first process.
     Start,
-    /// A command; the file holds its `process`.
+    /// A command; the file contains its `process`.
     Exec(PathBuf),
 }
 
-/// What a job's calls write, relative to the bundle, because the address of a socket is short. Several commands may be
-/// on their way at once, so that each has its own.
+/// Files that a job's calls write, relative to the bundle, because a socket address is short. Several commands
+/// may be starting at once, so each has its own files.
 struct Files {
     log: String,
     pid: String,
@@ -65,15 +66,16 @@ impl Files {
     }
 }
 
-/// Removes what the call of a command that was killed has left in the bundle. `process` is the file of its `process`.
+/// Removes the files that the call of a killed command has left in the bundle. `process` is the file with its
+/// `process`.
 pub fn forget(process: &Path) {
     let files = Files::of(&Task::Exec(process.to_owned()));
     files.all().into_iter().for_each(|file| drop(std::fs::remove_file(process.with_file_name(file))));
     let _ = std::fs::remove_file(process);
 }
 
-/// The body of the shim's clone: reports as a container's first process does, with the process that the runtime started
-/// as the one that goes on in its place.
+/// Runs in the shim's clone. It reports like a container's first process, and reports the process that the
+/// runtime started as the one that takes its place.
 pub fn run(job: &Job, stdio: &init::Stdio, report: OwnedFd) -> ! {
     let code = match start(job, stdio, report.as_fd()) {
         Ok(()) => 0,
@@ -87,13 +89,15 @@ pub fn run(job: &Job, stdio: &init::Stdio, report: OwnedFd) -> ! {
 
 fn start(job: &Job, stdio: &init::Stdio, report: BorrowedFd<'_>) -> Result<(), Failure> {
     sys::reset_signals();
-    // Whoever ends this process ends the runtime's command with it.
+    // A signal to this process's group then also ends the runtime's command.
     // SAFETY: plain system call.
     sys::check(unsafe { libc::setpgid(0, 0) }).map_err(Failure::step("lead a process group"))?;
-    // What ends before it is handed over waits here for that, and is the shim's when this process ends.
+    // As a subreaper, this process adopts what the runtime starts. A process that exits early stays a zombie
+    // until it is handed over; when this process ends, the shim adopts it.
     sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0).map_err(Failure::step("become subreaper"))?;
     std::env::set_current_dir(&job.bundle).map_err(Failure::step("enter the bundle"))?;
-    // As for the shim's own: commands keep it, and root in a container could change the device of the whole host.
+    // Mounted read-only as for the shim itself: commands keep the descriptor, and root in a container could
+    // otherwise change the device of the whole host.
     let mount = null_device::mount_of_host().map_err(Failure::step("mount /dev/null"))?;
     let null = null_device::of_host(mount.as_fd()).map_err(Failure::step("open /dev/null"))?;
     stdio.set(&null)?;
@@ -136,7 +140,7 @@ fn start_with(job: &Job, files: &Files, report: BorrowedFd<'_>) -> Result<(), Fa
     }
 }
 
-/// The process that the runtime has started is this one's child by now, and then the shim's.
+/// Reports the process that the runtime has started. It is now a child of this process, and later of the shim.
 fn hand_over(pid_file: &str, report: BorrowedFd<'_>) -> Result<(), Failure> {
     let text = std::fs::read_to_string(pid_file).map_err(Failure::step("read the runtime's pid file"))?;
     let pid: i32 =
@@ -157,7 +161,7 @@ fn hand_over_terminal(
     report: BorrowedFd<'_>,
 ) -> Result<(), Failure> {
     let step = || Failure::step("receive the terminal");
-    // The runtime has sent it before it ended: nothing is waited for.
+    // The runtime sent the terminal before it ended, so there is no need to wait.
     listener.set_nonblocking(true).map_err(step())?;
     let (stream, _) = listener.accept().map_err(step())?;
     let (mut buffer, mut fds) = ([0; 4096], Vec::new());
@@ -200,7 +204,7 @@ impl Job {
     }
 }
 
-/// The last error of a log in JSON lines, without the words that the shim adds.
+/// Returns the last error of a log in JSON lines, without the prefix that the shim adds itself.
 fn last_error(log: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct Line {
@@ -212,7 +216,7 @@ fn last_error(log: &str) -> Option<String> {
     Some(last.split_once(PREFIX).map_or(last.as_str(), |(_, rest)| rest).to_owned())
 }
 
-/// As a shell has them: 127 for what is not there, 126 for what cannot be run.
+/// Chooses the exit code as a shell does: 127 for a missing program, 126 for one that cannot be run.
 fn exit_code(message: &str) -> i32 {
     match message {
         _ if message.contains("not found") || message.contains("no such file") => 127,
@@ -228,7 +232,7 @@ impl OciRuntime {
         command
     }
 
-    /// Begins a call that nobody waits for; the shim takes in its end.
+    /// Starts a call without waiting for its end; the shim reaps it.
     fn begin(&self, args: &[&str]) -> Result<(), String> {
         let mut command = self.command();
         command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -239,13 +243,13 @@ impl OciRuntime {
     }
 }
 
-/// Ends the runtime's part of a container that has ended, or that was only half made.
+/// Deletes the runtime's records of a container that has ended, or that was only half created.
 pub fn delete(runtime: &OciRuntime, id: &str) {
-    // What is left of it lies in the sandbox's folder.
+    // If it fails, the remaining records are in the sandbox's folder, which is removed later.
     let _ = runtime.begin(&["delete", "--force", id]);
 }
 
-/// To the container's first process, wherever that is.
+/// Sends a signal to the container's first process, even if it runs in a virtual machine.
 pub fn signal(runtime: &OciRuntime, id: &str, signal: i32) -> Result<(), String> {
     runtime.begin(&["kill", id, &signal.to_string()])
 }

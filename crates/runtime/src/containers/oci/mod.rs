@@ -1,8 +1,8 @@
-//! Containers run by an OCI runtime (runc, crun, runsc, kata) in place of the shim's own clones.
+//! Containers that an OCI runtime (runc, crun, runsc, kata) runs instead of the shim's own clones.
 //!
-//! The shim stays what it is: it holds the sandbox's namespaces, makes cgroups, carries streams, and is the parent of
-//! what runs, because orphans of the runtime's short-lived commands are handed to it. Source: the OCI runtime
-//! specification 1.0, and the command line that runc and its kin share.
+//! The shim keeps its tasks: it holds the sandbox's namespaces, creates cgroups and carries streams. It is the
+//! parent of what runs, because it adopts the orphans of the runtime's short-lived commands. Source: the OCI
+//! runtime specification 1.0, and the command line that runc and compatible runtimes share.
 
 mod bundle;
 mod command;
@@ -15,7 +15,7 @@ pub use bundle::{Around, config, process};
 pub use command::{Job, Task, delete, forget, run, signal};
 pub use program::OciProgram;
 
-/// Where the runtime is, and where it keeps its records of one sandbox.
+/// The runtime's program, and the folder with its records of one sandbox.
 #[derive(Debug, Clone)]
 pub struct OciRuntime {
     pub program: PathBuf,

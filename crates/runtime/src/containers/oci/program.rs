@@ -1,4 +1,4 @@
-//! Which program may be an OCI runtime, and what it says of itself.
+//! Checks that a program may be used as an OCI runtime, and reads which features it reports.
 
 use std::fs;
 use std::io::{self, Read};
@@ -13,22 +13,23 @@ use crate::child::wait_within;
 use crate::containers::exec_path::DEFAULT_PATH;
 use crate::containers::sys::errno_text;
 
-/// It only writes down what it knows.
+/// The command only prints what is compiled in.
 const FEATURES_TIMEOUT: Duration = Duration::from_secs(10);
-/// A pipe holds no more, and nobody reads before the program has ended.
+/// A pipe holds no more, and its content is read only after the program has ended.
 const MOST_FEATURES: u64 = 64 << 10;
 
-/// An OCI runtime that was looked at.
+/// An OCI runtime that was checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OciProgram {
-    /// Where it lies itself, whatever links lead there.
+    /// The path of the program itself, with links resolved.
     pub path: PathBuf,
-    /// `recursiveReadOnly` of volume mounts.
+    /// Whether it supports `recursiveReadOnly` of volume mounts.
     pub recursive_read_only_mounts: bool,
 }
 
 impl OciProgram {
-    /// Root runs it, so nobody else may be able to change it. Blocks for as long as it takes to say what it can do.
+    /// Checks the program and reads its features. Root runs it, so no other user may be able to change it.
+    /// Blocks until the program has reported its features.
     pub fn open(path: &Path) -> Result<Self, String> {
         let path = checked(path)?;
         let recursive_read_only_mounts = features(&path).is_some_and(|f| f.makes_recursively_read_only());
@@ -55,7 +56,7 @@ fn checked(path: &Path) -> Result<PathBuf, String> {
     }
     for folder in real.ancestors().skip(1) {
         let metadata = fs::metadata(folder).map_err(failed)?;
-        // In a folder like /tmp nobody can take away what is another's.
+        // In a folder with the sticky bit, such as /tmp, users cannot remove or rename other users' files.
         let others = if metadata.mode() & 0o1000 == 0 { 0o002 } else { 0 };
         if let Some(why) = changeable(metadata.uid(), metadata.mode(), others) {
             return Err(refuse(&format!("its folder {} is {why}", folder.display())));
@@ -72,7 +73,7 @@ fn changeable(owner: u32, mode: u32, writers: u32) -> Option<&'static str> {
     }
 }
 
-/// Source: the OCI runtime specification 1.1, `features.md`.
+/// The output of the `features` command. Source: the OCI runtime specification 1.1, `features.md`.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Features {
@@ -85,7 +86,7 @@ impl Features {
     }
 }
 
-/// Older runtimes know no such command.
+/// Runs the `features` command; `None` for older runtimes that lack it.
 fn features(program: &Path) -> Option<Features> {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", DEFAULT_PATH).arg("features").current_dir("/");
@@ -146,6 +147,6 @@ mod tests {
         assert!(rro(r#"{"ociVersionMin": "1.0.0", "mountOptions": ["ro", "rro"], "linux": {}}"#));
         assert!(!rro(r#"{"mountOptions": ["ro"]}"#) && !rro("{}"));
         assert!(features(Path::new("/bin/false")).is_none());
-        assert!(features(Path::new("/bin/true")).is_none(), "it says nothing");
+        assert!(features(Path::new("/bin/true")).is_none(), "it prints nothing");
     }
 }

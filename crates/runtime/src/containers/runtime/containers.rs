@@ -14,12 +14,12 @@ use crate::containers::spec::{ContainerSpec, IdRange, spec_fault};
 use crate::containers::status::{ContainerState, ContainerStatus, TerminalSize};
 use crate::containers::{Error, Result, signal_number};
 
-/// How long a killed container may take to be gone before the stop is reported as failed.
+/// How long to wait for a killed container to exit before the stop is reported as failed.
 const KILL_WAIT: Duration = Duration::from_secs(10);
-/// How often the kill is repeated meanwhile, for processes forked behind its back.
+/// How often the kill is repeated meanwhile, for processes that were forked during it.
 const KILL_REPEAT: Duration = Duration::from_millis(500);
 
-/// A container with the sandbox it belongs to and the spec it was made from.
+/// A container with its sandbox's id and the spec that it was created from.
 #[derive(Debug, Clone)]
 pub struct Container {
     pub sandbox_id: String,
@@ -28,7 +28,7 @@ pub struct Container {
 }
 
 impl Runtime {
-    /// The user namespace of a sandbox and its ids, if it has one of its own. Blocks.
+    /// Returns a sandbox's own user namespace and its ids, if it has one. Blocks.
     pub fn user_namespace(&self, sandbox_id: &str) -> Result<Option<(OwnedFd, IdRange)>> {
         let sandbox = self.sandbox(sandbox_id)?;
         let Some(ids) = sandbox.user_namespace() else { return Ok(None) };
@@ -37,7 +37,7 @@ impl Runtime {
         Ok(Some((file.into(), ids)))
     }
 
-    /// Registers a container; nothing runs yet. The spec is kept on disk.
+    /// Creates a container without starting it. The spec is stored on disk.
     pub async fn create_container(&self, sandbox_id: &str, spec: ContainerSpec) -> Result<()> {
         if let Some(fault) = spec_fault(&spec) {
             return Err(Error::Invalid(fault));
@@ -60,23 +60,23 @@ impl Runtime {
         .await
     }
 
-    /// Runs the container's program. A program that cannot be run is an [`Error::Start`], and the
-    /// container then is exited with code 128 and reason `StartError`.
+    /// Runs the container's program. If it cannot be run, returns an [`Error::Start`], and the container is
+    /// exited with code 128 and reason `StartError`.
     pub async fn start_container(&self, id: &str) -> Result<ContainerStatus> {
         let sandbox = self.sandbox_of(id)?;
         sandbox.client()?.call(Request::Start { id: id.to_owned() }, Vec::new()).await?;
         sandbox.entry(id).map(|entry| entry.status)
     }
 
-    /// Sends the stop signal, and after `grace` SIGKILL to all that is left. Returns when the container
-    /// has exited; stopping an exited one does nothing.
+    /// Sends the stop signal, and after `grace` SIGKILL to all remaining processes. Returns when the container
+    /// has exited; stopping an exited container does nothing.
     pub async fn stop_container(&self, id: &str, grace: Duration) -> Result<ContainerStatus> {
         let sandbox = self.sandbox_of(id)?;
         let entry = sandbox.entry(id)?;
         match entry.status.state {
             ContainerState::Exited => return Ok(entry.status),
             ContainerState::Created => {
-                // It may be on its way, held up by a mount that does not answer.
+                // A process may be starting, blocked by a mount that does not answer.
                 self.send_signal(&sandbox, id, libc::SIGKILL, true).await?;
                 return Ok(entry.status);
             }
@@ -102,7 +102,7 @@ impl Runtime {
             .unwrap_or_else(|_| Err(Error::State(format!("container {id:?} does not end although killed"))))
     }
 
-    /// A signal to the first process or to all of them; to an exited container it does nothing.
+    /// Sends a signal to the first process or to all of them; does nothing if the container has exited.
     pub async fn kill_container(&self, id: &str, signal: i32, all: bool) -> Result<()> {
         let sandbox = self.sandbox_of(id)?;
         self.send_signal(&sandbox, id, signal, all).await
@@ -111,19 +111,19 @@ impl Runtime {
     async fn send_signal(&self, sandbox: &Sandbox, id: &str, signal: i32, all: bool) -> Result<()> {
         let Ok(client) = sandbox.client() else { return Ok(()) };
         match client.call(Request::Kill { id: id.to_owned(), signal, all }, Vec::new()).await {
-            // It ended in between.
+            // The container ended meanwhile.
             Err(Error::State(_) | Error::ShimGone(_)) => Ok(()),
             other => other.map(drop),
         }
     }
 
-    /// Waits until the container has exited, however long that takes.
+    /// Waits until the container has exited, without a time limit.
     pub async fn wait_container(&self, id: &str) -> Result<ContainerStatus> {
         self.sandbox_of(id)?.exited(id).await
     }
 
-    /// Kills the container if it runs, and forgets it with its cgroup and exit code. Its log file and
-    /// root file system are the caller's. Removing an unknown container does nothing.
+    /// Kills the container if it runs, and forgets it with its cgroup and exit code. The caller removes its log
+    /// file and root file system. Removing an unknown container does nothing.
     pub async fn remove_container(&self, id: &str) -> Result<()> {
         let sandbox = match self.sandbox_of(id) {
             Err(Error::ContainerNotFound(_)) => return Ok(()),
@@ -133,7 +133,7 @@ impl Runtime {
         if let Ok(client) = sandbox.client() {
             match client.call(Request::Delete { id: id.to_owned() }, Vec::new()).await {
                 Ok(_) | Err(Error::ShimGone(_)) => {}
-                // The shim does not know it; its files go below.
+                // The shim does not know the container; its files are removed below.
                 Err(Error::State(_))
                     if !sandbox.entry(id).is_ok_and(|e| e.status.state == ContainerState::Running) => {}
                 Err(error) => return Err(error),
@@ -156,7 +156,7 @@ impl Runtime {
         Ok(Container { sandbox_id: sandbox.id().to_owned(), spec, status })
     }
 
-    /// By sandbox and container id.
+    /// Returns all containers, sorted by sandbox and container id.
     pub fn list_containers(&self) -> Vec<Container> {
         let sandboxes: Vec<Arc<Sandbox>> = lock(&self.inner.sandboxes).values().cloned().collect();
         let of = |sandbox: Arc<Sandbox>| {
@@ -171,26 +171,26 @@ impl Runtime {
         sandboxes.into_iter().flat_map(of).collect()
     }
 
-    /// What a running container uses.
+    /// Returns the resource usage of a running container.
     pub fn container_stats(&self, id: &str) -> Result<Stats> {
         let sandbox = self.sandbox_of(id)?;
         Ok(self.inner.cgroups.stats(&sandbox.cgroup_of(id)))
     }
 
-    /// The limits in force of a running container, as far as its cgroup shows them.
+    /// Returns the limits in force of a running container, as far as its cgroup shows them.
     pub fn container_limits(&self, id: &str) -> Result<Resources> {
         let sandbox = self.sandbox_of(id)?;
         Ok(self.inner.cgroups.limits(&sandbox.cgroup_of(id)))
     }
 
-    /// Changes the limits that are given.
+    /// Changes the limits that are given and keeps the others.
     pub async fn update_resources(&self, id: &str, resources: Resources) -> Result<()> {
         let sandbox = self.sandbox_of(id)?;
         let request = Request::Update { id: id.to_owned(), resources };
         sandbox.client()?.call(request, Vec::new()).await.map(drop)
     }
 
-    /// After the log file was renamed: the container goes on in a new one of the same name.
+    /// Reopens the log after its file was renamed: the container continues in a new file of the same name.
     pub async fn reopen_log(&self, id: &str) -> Result<()> {
         let sandbox = self.sandbox_of(id)?;
         sandbox.client()?.call(Request::ReopenLog { id: id.to_owned() }, Vec::new()).await.map(drop)
@@ -202,7 +202,7 @@ impl Runtime {
         sandbox.client()?.call(Request::Resize { id: id.to_owned(), size }, Vec::new()).await.map(drop)
     }
 
-    /// Where the container's output goes, if anywhere.
+    /// Returns the path of the container's log; `None` if its output is discarded.
     pub fn log_path(&self, id: &str) -> Result<Option<PathBuf>> {
         Ok(self.container(id)?.spec.log_path.clone())
     }

@@ -1,4 +1,4 @@
-//! Commands in running containers, and attaching to their first process.
+//! Commands in running containers, and attaching to a container's first process.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,12 +12,12 @@ use crate::containers::status::TerminalSize;
 use crate::containers::streams::{AttachStreams, ExecStreams, Reader, Writer};
 use crate::containers::{Error, Result, sys};
 
-/// Per stream; what is beyond is dropped, as the CRI's ExecSync does.
+/// The limit per stream; output beyond it is dropped, as the CRI's ExecSync does.
 const MAX_SYNC_OUTPUT_BYTES: usize = 16 << 20;
-/// How long the output may stay open after the command's end, held by something it left behind.
+/// How long the output may stay open after the command's end, held open by a process that it left behind.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Distinguishes the commands of this server and, by its start time, of its predecessors.
+/// Makes ids of commands unique: the number within this server, and its start time among its predecessors.
 static NEXT_EXEC: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Debug, Clone, Default)]
@@ -28,7 +28,7 @@ pub struct ExecRequest {
     pub stdin: bool,
     pub stdout: bool,
     pub stderr: bool,
-    /// The terminal's first size.
+    /// The initial size of the terminal.
     pub size: Option<TerminalSize>,
 }
 
@@ -37,7 +37,7 @@ pub struct AttachRequest {
     pub container_id: String,
     pub stdin: bool,
     pub stdout: bool,
-    /// Ignored where the container has a terminal.
+    /// Ignored if the container has a terminal.
     pub stderr: bool,
 }
 
@@ -48,7 +48,7 @@ pub struct ExecOutput {
     pub exit_code: i32,
 }
 
-/// Pipes between us and the process: our ends and its.
+/// Pipes to a process: the server's ends and the process's ends.
 #[derive(Default)]
 struct Pipes {
     stdin: Option<Writer>,
@@ -77,8 +77,8 @@ impl Pipes {
 }
 
 impl Runtime {
-    /// Runs a command in a container. One that cannot be run is an [`Error::Exec`] with the code that a
-    /// shell would give.
+    /// Runs a command in a container. If it cannot be run, returns an [`Error::Exec`] with the exit code that a
+    /// shell would use.
     pub async fn exec(&self, request: ExecRequest) -> Result<ExecStreams> {
         let ExecRequest { container_id, args, tty, stdin, stdout, stderr, size } = request;
         let sandbox = self.sandbox_of(&container_id)?;
@@ -108,7 +108,7 @@ impl Runtime {
         Ok(ExecStreams { stdin, stdout, stderr, terminal, guard, exit, sandbox_id })
     }
 
-    /// [`Self::exec_limited`] with the CRI's limit on the output.
+    /// Calls [`Self::exec_limited`] with the CRI's limit on the output.
     pub async fn exec_sync(
         &self,
         container_id: &str,
@@ -118,8 +118,8 @@ impl Runtime {
         self.exec_limited(container_id, args, timeout, MAX_SYNC_OUTPUT_BYTES).await
     }
 
-    /// Runs a command to its end. After `timeout` it is killed and an [`Error::ExecTimeout`] returned. No more than
-    /// `max_output` bytes of each stream are kept.
+    /// Runs a command until it ends. After `timeout` the command is killed and an [`Error::ExecTimeout`] is
+    /// returned. At most `max_output` bytes of each stream are kept.
     pub async fn exec_limited(
         &self,
         container_id: &str,
@@ -158,7 +158,7 @@ impl Runtime {
         }
     }
 
-    /// Joins the streams of the container's first process. Output from before is in the log.
+    /// Attaches to the streams of the container's first process. Earlier output is only in the log.
     pub async fn attach(&self, request: AttachRequest) -> Result<AttachStreams> {
         let AttachRequest { container_id, stdin, stdout, stderr } = request;
         let sandbox = self.sandbox_of(&container_id)?;
@@ -172,7 +172,7 @@ impl Runtime {
     }
 }
 
-/// Reads both streams while the command runs, and shortly what is left after its end.
+/// Reads both streams while the command runs, and for a short time after its end.
 async fn collect(
     streams: &mut ExecStreams,
     stdout: Option<Reader>,
@@ -203,7 +203,7 @@ async fn collect(
     Ok(ExecOutput { stdout: out, stderr: err, exit_code: exit_code.unwrap_or_default() })
 }
 
-/// Reads to the end, so that the command is never blocked, and keeps the first part.
+/// Reads until the end of the stream, so that the command never blocks, and keeps the first `limit` bytes.
 async fn read_limited(reader: Option<Reader>, out: &mut Vec<u8>, limit: usize) {
     let Some(mut reader) = reader else { return };
     let mut buffer = [0; 8 << 10];

@@ -1,4 +1,5 @@
-//! The embedded runtime as the kubelet uses it: sandboxes and containers by id, events, restarts.
+//! The embedded runtime's interface for the kubelet: sandboxes and containers by id, events, recovery after
+//! restarts.
 
 mod containers;
 mod exec;
@@ -24,23 +25,23 @@ pub use exec::{AttachRequest, ExecOutput, ExecRequest};
 use sandbox::Sandbox;
 use shim_program::ShimProgram;
 
-/// A slow receiver that falls this far behind misses events and has to list.
+/// A receiver that is this many events behind misses events and has to list again.
 const EVENT_QUEUE: usize = 1024;
 
 #[derive(Debug, Clone)]
 pub struct RuntimeOptions {
-    /// Holds sockets, mounts and exit codes; made if missing. Must survive a restart of the server.
+    /// Contains sockets, mounts and exit codes; created if missing. It must survive a restart of the server.
     pub state_dir: PathBuf,
-    /// The executable to run as shim, and the arguments that make it one, such as `["shim"]`.
+    /// The executable to run as shim, and the arguments that select the shim, for example `["shim"]`.
     pub shim: PathBuf,
     pub shim_args: Vec<String>,
-    /// Where pod cgroups go, such as `/kubepods`.
+    /// The parent of the pods' cgroups, for example `/kubepods`.
     pub cgroup_root: String,
-    /// Where the shims themselves go, such as `/knarr-shims`; outside of `cgroup_root`.
+    /// The cgroup of the shims, for example `/knarr-shims`; outside of `cgroup_root`.
     pub shim_cgroup: String,
 }
 
-/// A handle; clones share everything.
+/// A handle to the runtime; clones share the same state.
 #[derive(Clone)]
 pub struct Runtime {
     inner: Arc<Inner>,
@@ -59,15 +60,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs blocking work off the async threads.
+/// Runs blocking work outside of the async threads.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| Error::Io { what: "background work", source: std::io::Error::other(error) })
 }
 
-/// Runs work to its end even if the caller stops waiting, where half of it would leave a process or an
-/// entry that nobody knows.
+/// Runs work to its end even if the caller stops waiting, because half-done work would leave a process or an
+/// entry that no code tracks.
 async fn unbroken<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
     tokio::spawn(work)
         .await
@@ -75,8 +76,8 @@ async fn unbroken<T: Send + 'static>(work: impl Future<Output = Result<T>> + Sen
 }
 
 impl Runtime {
-    /// Opens the state folder and takes up every sandbox found in it: those with a living shim go on as
-    /// if nothing had happened; containers of dead ones are reported exited with code 137.
+    /// Opens the state folder and recovers every sandbox in it. Sandboxes with a living shim continue
+    /// unchanged; containers of dead shims are reported as exited with code 137.
     pub async fn open(mut options: RuntimeOptions) -> Result<Self> {
         state::make_private_folder(&state::sandboxes(&options.state_dir))
             .map_err(Error::file("make", &options.state_dir))?;
@@ -99,8 +100,8 @@ impl Runtime {
                     lock(&runtime.inner.sandboxes).insert(id, sandbox);
                 }
                 Left::Foreign { why, cgroup_parent } => {
-                    // Its pod gets another one, with which it would share cgroup and address.
-                    tracing::error!(sandbox = %id, why, "a sandbox cannot be taken up: its containers are ended");
+                    // The pod gets a new sandbox, which would share cgroup and address with this one.
+                    tracing::error!(sandbox = %id, why, "cannot recover a sandbox; ending its containers");
                     let cgroups = runtime.inner.cgroups.clone();
                     let removed = blocking(move || {
                         let removed = sandbox::remove_folder(&folder);
@@ -127,17 +128,17 @@ impl Runtime {
         Ok(runtime)
     }
 
-    /// The cgroups below `cgroup_root`, for pod and QoS cgroups.
+    /// Returns the cgroups below `cgroup_root`, for the cgroups of pods and QoS classes.
     pub fn cgroups(&self) -> &Cgroups {
         &self.inner.cgroups
     }
 
-    /// Starts, exits and kills from now on.
+    /// Returns a receiver of all starts, exits and out-of-memory kills from now on.
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.inner.events.subscribe()
     }
 
-    /// Makes a sandbox. Its network namespace is there with `lo` up and waits to be wired.
+    /// Creates a sandbox. In its network namespace only `lo` is up; the caller connects it to the network.
     pub async fn run_sandbox(&self, config: SandboxConfig) -> Result<SandboxStatus> {
         if !valid_id(&config.id) {
             return Err(Error::Invalid(format!("sandbox id {:?}", config.id)));
@@ -187,20 +188,20 @@ impl Runtime {
         self.sandbox(id).map(|sandbox| sandbox.status())
     }
 
-    /// By id.
+    /// Returns the status of all sandboxes, sorted by id.
     pub fn list_sandboxes(&self) -> Vec<SandboxStatus> {
         lock(&self.inner.sandboxes).values().map(|sandbox| sandbox.status()).collect()
     }
 
-    /// Kills all containers at once, ends the shim and takes down mounts and namespaces. What is known
-    /// of the containers stays until `remove_sandbox`. Stopping twice is no fault.
+    /// Kills all containers at once, ends the shim and removes mounts and namespaces. The statuses of the
+    /// containers stay available until `remove_sandbox`. Stopping a stopped sandbox succeeds.
     pub async fn stop_sandbox(&self, id: &str) -> Result<()> {
         let sandbox = self.sandbox(id)?;
         sandbox.stop().await
     }
 
-    /// Stops the sandbox if need be and forgets it and its containers. Log files and the pod's cgroup
-    /// are the caller's.
+    /// Stops the sandbox if it runs, and forgets it and its containers. The caller removes log files and the
+    /// pod's cgroup.
     pub async fn remove_sandbox(&self, id: &str) -> Result<()> {
         let sandbox = match self.sandbox(id) {
             Err(Error::SandboxNotFound(_)) => return Ok(()),
@@ -224,7 +225,7 @@ impl Runtime {
         lock(&self.inner.sandboxes).get(id).cloned().ok_or_else(|| Error::SandboxNotFound(id.to_owned()))
     }
 
-    /// The sandbox that holds a container.
+    /// Returns the sandbox that a container belongs to.
     fn sandbox_of(&self, container_id: &str) -> Result<Arc<Sandbox>> {
         lock(&self.inner.sandboxes)
             .values()

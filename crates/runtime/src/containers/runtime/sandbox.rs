@@ -1,4 +1,4 @@
-//! One sandbox on the server's side: its shim's connection and what is known of its containers.
+//! One sandbox on the server's side: the connection to its shim and the state of its containers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,13 +20,13 @@ use crate::containers::state::{self, SandboxFolder, SandboxRecord};
 use crate::containers::status::{ContainerState, ContainerStatus, Event, SandboxState, SandboxStatus};
 use crate::containers::{Error, Result};
 
-/// Namespaces and a few mounts: milliseconds, unless the machine is badly overloaded.
+/// Creating namespaces and a few mounts takes milliseconds, unless the machine is badly overloaded.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(30);
-/// After this a shim that cannot get rid of its containers is killed itself.
+/// A shim that cannot end its containers within this time is killed itself.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 const TAKE_UP_TIMEOUT: Duration = Duration::from_secs(10);
 const SHIM_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
-/// More than the one line a new shim says.
+/// More than the one line that a new shim prints.
 const READY_BYTES: u64 = 64 << 10;
 
 #[derive(Clone)]
@@ -40,7 +40,7 @@ pub struct Sandbox {
     record: SandboxRecord,
     events: broadcast::Sender<Event>,
     inside: Mutex<Inside>,
-    /// Counts changes, for those who wait for one.
+    /// Counts changes, to wake tasks that wait for one.
     changes: watch::Sender<u64>,
 }
 
@@ -57,7 +57,7 @@ impl Sandbox {
         Arc::new(Self { folder, record, events, inside: Mutex::default(), changes })
     }
 
-    /// Starts a shim and waits until the sandbox's namespaces are there.
+    /// Starts a shim and waits until the sandbox's namespaces exist.
     pub async fn start(
         shim: Arc<ShimProgram>,
         folder: SandboxFolder,
@@ -82,7 +82,7 @@ impl Sandbox {
         Ok(sandbox)
     }
 
-    /// Takes up a sandbox that an earlier server left.
+    /// Recovers a sandbox that an earlier server left.
     pub async fn recover(
         folder: SandboxFolder,
         record: SandboxRecord,
@@ -102,8 +102,8 @@ impl Sandbox {
         let pid =
             fs::read_to_string(sandbox.folder.pid_file()).ok().and_then(|text| text.trim().parse().ok());
         if let Err(error) = sandbox.connect(pid.unwrap_or(0)).await {
-            tracing::info!(sandbox = %sandbox.id(), %error, "the sandbox has no shim any more");
-            // One that lives but does not answer is as good as none, and must not hold on to anything.
+            tracing::info!(sandbox = %sandbox.id(), %error, "the sandbox's shim does not answer");
+            // A shim that lives but does not answer is treated as dead, and must not keep any resources.
             let folder = sandbox.folder.clone();
             let _ = blocking(move || kill_shim(&folder)).await;
             sandbox.shim_gone();
@@ -120,7 +120,7 @@ impl Sandbox {
         });
         let client = ShimClient::connect(self.id(), &self.folder, notice)
             .map_err(Error::file("connect to the shim at", self.folder.socket()))?;
-        // The answer's statuses come as notices.
+        // The statuses in the answer arrive as notices.
         client.call_within(Request::Subscribe, Vec::new(), TAKE_UP_TIMEOUT).await?;
         let mut inside = lock(&self.inside);
         inside.client = Some(client);
@@ -156,7 +156,7 @@ impl Sandbox {
         client.ok_or_else(|| Error::State(format!("sandbox {:?} is not running", self.id())))
     }
 
-    /// Why its shim cannot run the container; `None` if it can.
+    /// Returns why the sandbox's shim cannot run the container; `None` if it can.
     pub fn lost_by(&self, spec: &ContainerSpec) -> Option<String> {
         lost_by(self.record.version, spec)
     }
@@ -194,7 +194,7 @@ impl Sandbox {
         lock(&self.inside).containers.keys().map(|id| self.cgroup_of(id)).collect()
     }
 
-    /// Resolves once the container has exited.
+    /// Resolves when the container has exited.
     pub async fn exited(&self, container_id: &str) -> Result<ContainerStatus> {
         let mut changes = self.changes.subscribe();
         loop {
@@ -240,7 +240,8 @@ impl Sandbox {
         let _ = self.events.send(event);
     }
 
-    /// The shim has ended. Its last word is on disk; whoever has none died with it.
+    /// Handles the end of the shim. Statuses that it wrote last are on disk; containers without a final status
+    /// died with it.
     fn shim_gone(&self) {
         let ids: Vec<String> = {
             let mut inside = lock(&self.inside);
@@ -266,7 +267,7 @@ impl Sandbox {
         let _ = self.events.send(Event::SandboxStopped { sandbox_id: self.id().to_owned() });
     }
 
-    /// Ends the shim and all it holds, by force if it does not answer.
+    /// Ends the shim and all its containers, by force if it does not answer.
     pub async fn stop(self: &Arc<Self>) -> Result<()> {
         let client = lock(&self.inside).client.clone();
         if let Some(client) = client {
@@ -290,7 +291,7 @@ impl Sandbox {
     }
 }
 
-/// Runs the shim's first process, which ends when the shim proper is ready.
+/// Runs the shim's first process, which ends when the actual shim is ready.
 fn spawn_shim(shim: &ShimProgram, folder: &SandboxFolder) -> Result<Ready> {
     let log = fs::File::create(folder.shim_log()).map_err(Error::file("make", folder.shim_log()))?;
     let mut child = shim
@@ -316,7 +317,7 @@ fn spawn_shim(shim: &ShimProgram, folder: &SandboxFolder) -> Result<Ready> {
     })
 }
 
-/// Takes down what is left of a sandbox and deletes its folder.
+/// Removes the mounts and processes that are left of a sandbox, and deletes its folder.
 pub fn remove_folder(folder: &SandboxFolder) -> Result<()> {
     kill_shim(folder);
     state::unmount_below(folder.path());

@@ -1,4 +1,4 @@
-//! The shim's program, run in a way that leaves containers nothing to write to.
+//! The shim's program, run so that containers cannot write to its executable.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -10,12 +10,12 @@ use crate::containers::mount_api::{self, MOUNT_ATTR_RDONLY};
 use crate::containers::state::SandboxFolder;
 use crate::containers::sys::path_cstring;
 
-/// A read-only mount of the executable alone, attached nowhere.
+/// A detached read-only mount of the executable alone.
 ///
-/// Until a container's process has become its program it is a copy of the shim, and /proc/PID/exe leads
-/// to the shim's executable: on the host's file system root in a container could wait for the moment
-/// when nothing runs it and write to it (CVE-2019-5736). Through this mount nobody can. It also keeps
-/// all shims of a server on one version while the file on disk is being replaced.
+/// Before a container's process has executed its program it is a copy of the shim, and /proc/PID/exe refers to
+/// the shim's executable. On the host's file system, root in a container could wait until no process runs that
+/// file and then write to it (CVE-2019-5736). This mount prevents that. It also keeps all shims of a server on
+/// one version while the file on disk is replaced.
 pub struct ShimProgram {
     path: PathBuf,
     args: Vec<String>,
@@ -23,7 +23,7 @@ pub struct ShimProgram {
 }
 
 impl ShimProgram {
-    /// `args` come before the sandbox's folder.
+    /// `args` are passed before the sandbox's folder.
     pub fn open(path: &Path, args: &[String]) -> io::Result<Self> {
         let file = mount_api::open_tree(&path_cstring(path)?, false)?;
         mount_api::set_attributes(file.as_fd(), MOUNT_ATTR_RDONLY, 0, false)?;

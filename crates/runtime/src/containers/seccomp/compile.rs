@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::profile::{Action, Arg, Operator, Profile};
 use super::syscalls;
 
-/// As `struct sock_filter`.
+/// Mirrors `struct sock_filter`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Instruction {
@@ -29,7 +29,7 @@ const ARGS_OFFSET: u32 = 16;
 
 /// The kernel's limit on a filter's length.
 const MAX_INSTRUCTIONS: usize = 4096;
-/// x32 calls on x86-64 carry this bit; they are not part of any profile here.
+/// x32 calls on x86-64 have this bit; no profile here contains them.
 const X32_BIT: u32 = 0x4000_0000;
 
 #[cfg(target_arch = "x86_64")]
@@ -47,14 +47,14 @@ const fn jump(code: u16, value: u32, if_true: u8, if_false: u8) -> Instruction {
     Instruction { code, if_true, if_false, value }
 }
 
-/// What one system call gets: conditional rules in order, then the last word.
+/// The actions for one system call: conditional rules in order, then the default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Verdict {
     conditional: Vec<(Vec<Arg>, Action)>,
     otherwise: Action,
 }
 
-/// The filter; calls of foreign architectures are refused with EPERM.
+/// Compiles the filter; calls of foreign architectures are refused with EPERM.
 pub fn compile(profile: &Profile) -> Result<Vec<Instruction>, String> {
     let default = Verdict { conditional: vec![], otherwise: profile.default_action };
     let mut verdicts: BTreeMap<u32, Verdict> = BTreeMap::new();
@@ -88,7 +88,7 @@ pub fn compile(profile: &Profile) -> Result<Vec<Instruction>, String> {
     Ok(out)
 }
 
-/// Neighbouring numbers with one verdict become one range: (first number, verdict), from 0 on.
+/// Merges neighbouring numbers with the same verdict into ranges: (first number, verdict), from 0 on.
 fn ranges<'a>(verdicts: &'a BTreeMap<u32, Verdict>, default: &'a Verdict) -> Vec<(u32, &'a Verdict)> {
     let mut out: Vec<(u32, &Verdict)> = vec![(0, default)];
     let mut push = |first: u32, verdict: &'a Verdict| {
@@ -112,7 +112,7 @@ fn search(ranges: &[(u32, &Verdict)], out: &mut Vec<Instruction>) -> Result<(), 
         [(_, verdict)] => emit_verdict(verdict, out),
         _ => {
             let (left, right) = ranges.split_at(ranges.len() / 2);
-            // Conditional jumps reach 255 instructions, so the far side is reached by a plain jump.
+            // Conditional jumps reach only 255 instructions, so an unconditional jump leads to the far side.
             out.push(jump(JUMP_GREATER_EQUAL, right[0].0, 0, 1));
             let jump_at = out.len();
             out.push(op(JUMP, 0));
@@ -146,10 +146,11 @@ fn emit_verdict(verdict: &Verdict, out: &mut Vec<Instruction>) -> Result<(), Str
     Ok(())
 }
 
-/// Stands for "this rule does not match" until the rule's length is known.
+/// A placeholder for the jump to the next rule, until the rule's length is known.
 const NEXT_RULE: u8 = 255;
 
-/// Falls through when the argument holds. Two 32-bit halves are compared, as BPF knows no more.
+/// Emits the check of one argument, which falls through if it matches. Compares two 32-bit halves, because BPF
+/// has no 64-bit comparison.
 fn emit_arg(arg: &Arg, out: &mut Vec<Instruction>) {
     let low_offset = ARGS_OFFSET + 8 * arg.index;
     let (high_offset, low_offset) = if cfg!(target_endian = "little") {
@@ -184,7 +185,7 @@ fn emit_arg(arg: &Arg, out: &mut Vec<Instruction>) {
                 jump(JUMP_EQUAL, want_low, 0, NEXT_RULE),
             ]);
         }
-        // high > value: holds; high < value: does not; equal: the low half decides.
+        // high > value: matches; high < value: does not match; equal: the low half decides.
         Operator::Greater | Operator::GreaterOrEqual => {
             let low_test = if arg.operator == Operator::Greater { JUMP_GREATER } else { JUMP_GREATER_EQUAL };
             out.extend([

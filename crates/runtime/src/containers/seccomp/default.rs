@@ -1,9 +1,9 @@
-//! The profile named RuntimeDefault: what containerd and Docker allow.
+//! The RuntimeDefault profile, which allows what containerd and Docker allow.
 
 use super::profile::{Action, Arg, Operator, Profile, Rule};
 use crate::containers::capabilities;
 
-/// Allowed to every container.
+/// Calls that are allowed to every container.
 const ALWAYS: &str = "
     accept accept4 access adjtimex alarm arch_prctl bind brk cachestat capget capset chdir chmod chown
     clock_adjtime clock_getres clock_gettime clock_nanosleep close close_range connect copy_file_range
@@ -39,7 +39,7 @@ const ALWAYS: &str = "
     utime utimensat utimes vfork vmsplice wait4 waitid write writev
 ";
 
-/// Allowed to a container that holds the capability.
+/// Calls that are allowed to a container with the capability.
 const BY_CAPABILITY: &[(&str, &str)] = &[
     ("DAC_READ_SEARCH", "open_by_handle_at"),
     (
@@ -62,7 +62,7 @@ const BY_CAPABILITY: &[(&str, &str)] = &[
     ("PERFMON", "perf_event_open"),
 ];
 
-/// Flags of clone(2) that make namespaces.
+/// Flags of clone(2) that create namespaces.
 const NAMESPACE_FLAGS: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWIPC
@@ -71,14 +71,14 @@ const NAMESPACE_FLAGS: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWNET
     | libc::CLONE_NEWCGROUP) as u64;
 
-/// personality(2) values that programs need: Linux, 32-bit addresses, UNAME26, both, and "tell me".
+/// personality(2) values that programs need: Linux, 32-bit addresses, UNAME26, both, and the query.
 const PERSONALITIES: [u64; 5] = [0x0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
 fn allow(names: &str, args: Vec<Arg>) -> Rule {
     Rule { names: names.split_whitespace().map(str::to_owned).collect(), action: Action::Allow, args }
 }
 
-/// The profile for a container with these capabilities in its bounding set.
+/// Returns the profile for a container with these capabilities in its bounding set.
 pub fn profile(bounding: u64) -> Profile {
     let arg = |index, operator, value, value_two| vec![Arg { index, operator, value, value_two }];
     let mut rules = vec![allow(ALWAYS, vec![])];
@@ -93,7 +93,8 @@ pub fn profile(bounding: u64) -> Profile {
     }
     if !capabilities::holds(bounding, "SYS_ADMIN") {
         rules.push(allow("clone", arg(0, Operator::MaskedEqual, NAMESPACE_FLAGS, 0)));
-        // Its flags lie in memory where a filter cannot look; ENOSYS makes C libraries fall back to clone.
+        // A filter cannot read clone3's flags, which are in memory; ENOSYS makes C libraries fall back to
+        // clone.
         rules.push(Rule {
             names: vec!["clone3".to_owned()],
             action: Action::Errno(libc::ENOSYS as u16),
@@ -112,7 +113,7 @@ mod tests {
     fn every_name_is_known() {
         let names =
             ALWAYS.split_whitespace().chain(BY_CAPABILITY.iter().flat_map(|(_, n)| n.split_whitespace()));
-        // Names of other architectures only.
+        // These calls exist on other architectures only.
         let foreign = ["sync_file_range2", "set_mempolicy_home_node"];
         for name in names.filter(|name| !foreign.contains(name)) {
             assert!(cfg!(not(target_arch = "x86_64")) || syscalls::number(name).is_some(), "{name}");

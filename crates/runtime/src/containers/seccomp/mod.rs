@@ -1,4 +1,4 @@
-//! System call filters: the runtime's default profile, profiles of the node, their compilation to BPF.
+//! System call filters: the runtime's default profile, profiles of the node, and compiling them to BPF.
 
 mod compile;
 mod default;
@@ -11,12 +11,12 @@ use std::io;
 use super::spec::SeccompProfile;
 pub use compile::Instruction;
 
-/// The filter program of a container; `None` if it is unconfined.
+/// Returns the filter program of a container; `None` if it is unconfined.
 pub fn filter(profile: &SeccompProfile, bounding: u64) -> Result<Option<Vec<Instruction>>, String> {
     read(profile, bounding)?.map(|profile| compile::compile(&profile)).transpose()
 }
 
-/// The profile as OCI runtimes read it; `None` if the container is unconfined.
+/// Returns the profile in the OCI's form; `None` if the container is unconfined.
 pub fn oci(profile: &SeccompProfile, bounding: u64) -> Result<Option<serde_json::Value>, String> {
     Ok(read(profile, bounding)?.map(|profile| oci::json(&profile)))
 }
@@ -31,7 +31,7 @@ fn read(profile: &SeccompProfile, bounding: u64) -> Result<Option<profile::Profi
     })
 }
 
-/// A filter under which any system call but those named ends the process.
+/// Returns a filter that kills the process on any system call except those named.
 pub fn only(names: &[&str]) -> Result<Vec<Instruction>, String> {
     let names = names.iter().map(|name| (*name).to_owned()).collect();
     let rules = vec![profile::Rule { names, action: profile::Action::Allow, args: Vec::new() }];

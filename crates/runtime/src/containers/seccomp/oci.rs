@@ -1,4 +1,4 @@
-//! A profile in the form that OCI runtimes read.
+//! Converts a profile to the form that OCI runtimes read.
 
 use serde_json::{Value, json};
 
@@ -44,7 +44,7 @@ fn rule(rule: &Rule) -> Value {
     json
 }
 
-/// System calls of other architectures are refused, as the built-in filter refuses them.
+/// Returns the only architecture whose calls are allowed, as in the built-in filter.
 fn architecture() -> Option<&'static str> {
     match std::env::consts::ARCH {
         "x86_64" => Some("SCMP_ARCH_X86_64"),
@@ -53,7 +53,7 @@ fn architecture() -> Option<&'static str> {
     }
 }
 
-/// `linux.seccomp` of a container's configuration.
+/// Returns the content of `linux.seccomp` of a container's configuration.
 pub fn json(profile: &Profile) -> Value {
     let (name, errno) = action(profile.default_action);
     let mut json = json!({

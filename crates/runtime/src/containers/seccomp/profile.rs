@@ -1,10 +1,10 @@
-//! A seccomp profile, and its reading from the JSON form that Kubernetes' Localhost profiles have.
+//! A seccomp profile, and parsing the JSON form of Kubernetes' Localhost profiles.
 
 use serde::Deserialize;
 
 use crate::containers::capabilities;
 
-/// Stops a hostile profile from growing the filter without bound.
+/// Prevents a hostile profile from growing the filter without bound.
 const MAX_RULES: usize = 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// The value a filter returns.
+    /// Returns the value that the filter returns for this action.
     pub fn code(self) -> u32 {
         match self {
             Self::Allow => 0x7fff_0000,
@@ -46,16 +46,16 @@ pub enum Operator {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arg {
-    /// 0 to 5.
+    /// The index of the argument, 0 to 5.
     pub index: u32,
     pub operator: Operator,
-    /// The mask of `MaskedEqual`.
+    /// The value to compare with; the mask for `MaskedEqual`.
     pub value: u64,
-    /// What the masked argument must be.
+    /// The value that the masked argument must have.
     pub value_two: u64,
 }
 
-/// All of `args` must hold.
+/// Applies if all of `args` match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     pub names: Vec<String>,
@@ -94,22 +94,22 @@ struct JsonRule {
     excludes: Option<Conditions>,
 }
 
-/// When a rule applies, as Docker's and CRI-O's profiles have it; OCI's have none. A condition of another kind is
-/// refused: a rule without it could allow more than its author meant.
+/// When a rule applies, as in profiles of Docker and CRI-O; OCI profiles have no conditions. An unknown
+/// condition is refused: a rule without it could allow more than its author intended.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Conditions {
     #[serde(default)]
     caps: Option<Vec<String>>,
-    /// By Go's names: `amd64`.
+    /// In Go's names, for example `amd64`.
     #[serde(default)]
     arches: Option<Vec<String>>,
-    /// `5.8`
+    /// For example `5.8`.
     #[serde(default)]
     min_kernel: Option<String>,
 }
 
-/// What conditions are about.
+/// The facts that conditions are compared with.
 #[derive(Debug, Clone, Copy)]
 pub struct Circumstances {
     /// The container's bounding set.
@@ -120,7 +120,7 @@ pub struct Circumstances {
 }
 
 impl Circumstances {
-    /// Of this machine.
+    /// Returns the circumstances on this machine.
     pub fn here(capabilities: u64) -> Self {
         let arch = match std::env::consts::ARCH {
             "x86_64" => "amd64",
@@ -133,13 +133,13 @@ impl Circumstances {
     }
 }
 
-/// The first two numbers of `6.1.0-22-amd64`.
+/// Parses the first two numbers of a version like `6.1.0-22-amd64`.
 fn version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Every condition of `includes` has to hold, and none of `excludes`.
+/// Decides whether every condition of `includes` holds, and none of `excludes`.
 fn applies(rule: &JsonRule, here: &Circumstances) -> Result<bool, String> {
     let held = |name: &String| capabilities::holds(here.capabilities, name);
     let is_arch = |name: &String| name == here.arch;
@@ -203,7 +203,7 @@ fn operator(name: &str) -> Result<Operator, String> {
     })
 }
 
-/// Reads a profile's JSON: the rules that apply here.
+/// Parses a profile's JSON and keeps the rules that apply on this machine.
 pub fn parse(text: &str, here: &Circumstances) -> Result<Profile, String> {
     let json: JsonProfile =
         serde_json::from_str(text).map_err(|error| format!("seccomp profile: {error}"))?;

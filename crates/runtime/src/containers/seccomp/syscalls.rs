@@ -1,11 +1,11 @@
 //! System call names and numbers of the machine's architecture, from libc's constants.
 
-/// Named after libc's `SYS_` constants.
+/// Builds a table of names and numbers from libc's `SYS_` constants.
 macro_rules! numbers {
     ($($name:ident => $constant:ident),* $(,)?) => { &[$((stringify!($name), libc::$constant)),*] };
 }
 
-/// On every 64-bit architecture.
+/// Calls of every 64-bit architecture.
 const GENERIC: &[(&str, i64)] = numbers! {
     accept => SYS_accept, accept4 => SYS_accept4, acct => SYS_acct, add_key => SYS_add_key,
     adjtimex => SYS_adjtimex, bind => SYS_bind, bpf => SYS_bpf, brk => SYS_brk, capget => SYS_capget,
@@ -108,7 +108,7 @@ const GENERIC: &[(&str, i64)] = numbers! {
     waitid => SYS_waitid, write => SYS_write, writev => SYS_writev,
 };
 
-/// The old calls that newer architectures left out.
+/// Old calls that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 const LEGACY: &[(&str, i64)] = numbers! {
     _sysctl => SYS__sysctl, access => SYS_access, afs_syscall => SYS_afs_syscall, alarm => SYS_alarm,
@@ -136,7 +136,7 @@ const LEGACY: &[(&str, i64)] = numbers! {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const LEGACY: &[(&str, i64)] = &[];
 
-/// Not in libc; but for the first the numbers are the same on every architecture.
+/// Calls that libc does not have. Except for the first, their numbers are the same on every architecture.
 const RECENT: &[(&str, i64)] = &[
     ("io_pgetevents", if cfg!(target_arch = "x86_64") { 333 } else { 292 }),
     ("cachestat", 451),
@@ -158,7 +158,7 @@ const RECENT: &[(&str, i64)] = &[
     ("open_tree_attr", 467),
 ];
 
-/// The number of a system call; `None` if this architecture has no such call.
+/// Returns the number of a system call; `None` if this architecture does not have it.
 pub fn number(name: &str) -> Option<u32> {
     let found =
         |table: &[(&str, i64)]| table.iter().find(|(known, _)| *known == name).map(|(_, n)| *n as u32);

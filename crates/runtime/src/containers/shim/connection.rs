@@ -1,4 +1,4 @@
-//! One connected server.
+//! The shim's connection to one server.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,7 +10,7 @@ use crate::containers::protocol::{
 };
 use crate::containers::socket;
 
-/// A server that does not read loses its connection rather than filling the shim's memory.
+/// A server that does not read is disconnected, so that its messages cannot fill the shim's memory.
 const MAX_QUEUED_BYTES: usize = MAX_FRAME_BYTES;
 
 struct Frame {
@@ -27,7 +27,7 @@ pub struct Connection {
     pub subscribed: bool,
 }
 
-/// A request, or why it is not understood, with its number and descriptors.
+/// A request with its number and descriptors, or why it is not understood.
 pub type Received = (u64, Result<Request, String>, Vec<OwnedFd>);
 
 impl Connection {
@@ -50,7 +50,7 @@ impl Connection {
         !self.queue.is_empty()
     }
 
-    /// Reads what is there; an error means that the connection is over.
+    /// Reads the available messages; an error means that the connection has ended.
     pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Vec<Received>> {
         let mut fds = Vec::new();
         match socket::receive(self.stream.as_fd(), buffer, &mut fds) {
@@ -68,7 +68,7 @@ impl Connection {
         Ok(out)
     }
 
-    /// Queues a message and sends what the socket takes; an error means that the connection is over.
+    /// Queues a message and sends as much as the socket accepts; an error means that the connection has ended.
     pub fn send(&mut self, number: u64, body: &Incoming, fds: Vec<OwnedFd>) -> io::Result<()> {
         let bytes = encode(&Envelope { number, body }, fds.len()).map_err(io::Error::other)?;
         self.queued_bytes += bytes.len();

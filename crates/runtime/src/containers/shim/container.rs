@@ -1,4 +1,4 @@
-//! One container as the shim sees it: from its spec to its exit code on disk.
+//! One container in the shim: from its spec to its recorded exit code.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -26,36 +26,36 @@ pub struct Container {
     pub spec: ContainerSpec,
     pub status: ContainerStatus,
     pub cgroup: String,
-    /// The first process, from clone to reaping.
+    /// The pid of the first process, from its clone until it is reaped.
     pub pid: i32,
     pub pidfd: Option<OwnedFd>,
-    /// While starting: where the process reports, and who waits for the answer.
+    /// The report socket, while the process is starting.
     pub report: Option<Report>,
-    /// Whether it was started among others of whom none could look into it.
+    /// Whether it was started while no other container could trace it, and so has more rights than its program.
     pub unguarded: bool,
     pub waiting: Option<Caller>,
-    /// Why the program does not run, until the process that said so is reaped.
+    /// Why the program could not be started, until the process that reported it is reaped.
     pub failure: Option<String>,
     pub output: Output,
-    /// Who runs it, if not the shim; from the start on.
+    /// The OCI runtime that runs the container, if one does; set from the start on.
     pub oci: Option<OciRuntime>,
     pub oom: Option<OomWatch>,
-    /// Kills for memory that were told of.
+    /// The number of out-of-memory kills that were reported to the server.
     pub oom_kills: u64,
-    /// How often it is still looked whether there are more.
+    /// How many times to check for further kills.
     pub oom_looks: u32,
 }
 
-/// What a start needs of the sandbox.
+/// What starting a container takes from its sandbox.
 pub struct Surrounding<'a> {
     pub cgroups: &'a Cgroups,
     pub shm: &'a Path,
     pub hostname: &'a str,
     pub pause: Option<&'a Pause>,
-    /// The first process of the container with [`PidMode::Target`].
+    /// The first process of the target container, with [`PidMode::Target`].
     pub target: Option<BorrowedFd<'a>>,
     pub procfs: &'a Path,
-    /// Whether a container that shares its processes may look into others.
+    /// Whether a container that shares this one's processes may trace others.
     pub traced: bool,
     pub user_namespace: Option<&'a UserNamespace>,
     pub oci: Option<&'a OciRuntime>,
@@ -64,7 +64,7 @@ pub struct Surrounding<'a> {
 }
 
 impl Container {
-    /// Writes the container's folder; nothing runs yet.
+    /// Writes the container's folder; does not start a process.
     pub fn create(folder: &SandboxFolder, parent: &str, spec: ContainerSpec) -> Result<Self, String> {
         let fail = |error: std::io::Error| format!("state folder: {}", sys::errno_text(&error));
         state::make_private_folder(&folder.container(&spec.id)).map_err(fail)?;
@@ -90,7 +90,7 @@ impl Container {
         })
     }
 
-    /// Whether it may look into processes of the sandbox that it sees.
+    /// Returns whether the container may trace processes of the sandbox that it sees.
     pub fn traces(&self) -> bool {
         capabilities::holds(capabilities::sets_of(&self.spec).permitted, "SYS_PTRACE")
     }
@@ -109,7 +109,7 @@ impl Container {
         }
     }
 
-    /// Clones the first process. Whether its program runs is known when its report ends.
+    /// Clones the first process. The report socket tells by its end whether the program runs.
     pub fn start(&mut self, around: &Surrounding<'_>) -> Result<(), String> {
         let spec = &self.spec;
         let process = Process::of(spec, around.hostname)?;
@@ -171,7 +171,7 @@ impl Container {
         self.output = output;
     }
 
-    /// Writes the bundle and has the runtime start it.
+    /// Writes the bundle and lets the runtime start the container.
     fn start_by_runtime(
         &mut self,
         runtime: &OciRuntime,
@@ -180,7 +180,7 @@ impl Container {
         stdio: Stdio,
     ) -> Result<Launched, String> {
         if self.traces() && !self.spec.privileged {
-            // Runtimes hold all capabilities for a moment where the container's processes see them.
+            // Runtimes hold all capabilities for a moment in which the container's processes can see them.
             return Err(
                 "SYS_PTRACE is refused to containers of OCI runtimes: the container could take over the \
                         runtime's own process"
@@ -210,7 +210,7 @@ impl Container {
             host_ipc: around.config.host_ipc,
             joined_pids: joined.as_ref().map(|fd| format!("/proc/{shim_pid}/fd/{}", fd.as_raw_fd()).into()),
             hostname: around.hostname,
-            // A relative one would be below the shim's own.
+            // A relative path would be resolved below the shim's own cgroup.
             cgroup: format!("/{}", around.cgroups.full_path(&self.cgroup)),
             device_rules: &rules,
         };
@@ -224,7 +224,7 @@ impl Container {
         let job =
             Job { runtime: runtime.clone(), bundle, id: self.spec.id.clone(), task: Task::Start, terminal };
         let mut launched = launch_by_runtime(&job, stdio)?;
-        // The runtime opens it by the shim's descriptor.
+        // The runtime opens the namespace through the shim's descriptor, which has to stay open.
         launched.report.joined_pids = joined;
         Ok(launched)
     }
@@ -239,13 +239,13 @@ impl Container {
         Ok(())
     }
 
-    /// Another process goes on in place of the one that was launched.
+    /// Replaces the launched process by the one that continues in its place.
     pub fn goes_on_as(&mut self, (pid, pidfd): (i32, OwnedFd)) {
         self.pid = pid;
         self.pidfd = Some(pidfd);
     }
 
-    /// The program runs.
+    /// Records that the program runs.
     pub fn started(&mut self, terminal: Option<OwnedFd>) {
         if let Some(master) = terminal
             && let Err(error) = self.output.set_terminal(master, self.spec.stdin)
@@ -260,7 +260,7 @@ impl Container {
             return oci::signal(oci, &self.spec.id, signal);
         }
         if self.oci.is_some() && self.report.is_some() && self.pid != 0 {
-            // The runtime's command, which is in the group of the process that called it.
+            // Also reaches the runtime's command, which is in the group of the process that called it.
             let _ = sys::kill(-self.pid, signal);
         }
         match &self.pidfd {
@@ -270,18 +270,19 @@ impl Container {
         }
     }
 
-    /// SIGKILL to everything the container has started, whatever became of its first process.
+    /// Sends SIGKILL to every process that the container has started, even if its first process has ended.
     pub fn kill_all(&self, cgroups: &Cgroups) {
         let _ = self.signal(libc::SIGKILL);
         cgroups.kill_all(&self.cgroup);
     }
 
-    /// The first process was reaped: the rest goes too, the log is completed, the cgroup removed.
+    /// Called after the first process was reaped: kills the remaining processes, completes the log and removes
+    /// the cgroup.
     pub fn exited(&mut self, wait_status: i32, cgroups: &Cgroups, buffer: &mut [u8]) {
         let oom_killed = cgroups.oom_kills(&self.cgroup) > 0;
         self.release();
         if self.spec.pid_mode != PidMode::Container || self.oci.is_some() {
-            // Nothing else takes down the children it left in a pid namespace that lives on.
+            // In a pid namespace that lives on, no other code kills the children that the first process left.
             cgroups.kill_all(&self.cgroup);
         }
         self.output.finish(buffer);
@@ -292,7 +293,7 @@ impl Container {
 
     pub fn start_failed(&mut self, message: &str, cgroups: &Cgroups) {
         if self.oci.is_some() {
-            // What the runtime has made before it failed.
+            // Kill what the runtime started before it failed.
             cgroups.kill_all(&self.cgroup);
         }
         self.release();

@@ -1,4 +1,4 @@
-//! One process exec'd into a container.
+//! One process that is exec'd into a container.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -22,22 +22,22 @@ pub struct Exec {
     pub id: String,
     pub pid: i32,
     pub pidfd: OwnedFd,
-    /// While starting.
+    /// The near end of the report socket, while the process is starting.
     pub report: Option<Report>,
     /// The container it runs in.
     pub container_id: String,
-    /// Whether it was started where nobody could look into it.
+    /// Whether it was started while no container could trace it, and so has more rights than its program.
     pub unguarded: bool,
     pub waiting: Option<Caller>,
-    /// What an OCI runtime is called with, if one is; removed when the command ends.
+    /// The file with the `process` for an OCI runtime, if one is used; removed when the command ends.
     pub process_file: Option<PathBuf>,
 }
 
-/// What a command needs of its sandbox.
+/// What a command takes from its sandbox.
 pub struct Surrounding<'a> {
     pub hostname: &'a str,
     pub cgroups: &'a Cgroups,
-    /// Whether a container that shares its processes may look into others.
+    /// Whether a container that shares the container's processes may trace others.
     pub traced: bool,
     pub user_namespace: Option<&'a UserNamespace>,
     pub folder: &'a SandboxFolder,
@@ -57,7 +57,7 @@ fn start_by_runtime(
     stdio: Stdio,
 ) -> Result<(Launched, PathBuf), String> {
     let bundle = at.folder.container(&command.id);
-    // The shim has one thread: no two are made at once.
+    // The shim has one thread, so two files cannot get the same name.
     let file = bundle.join(format!("exec-{}.json", Timestamp::now().as_nanosecond()));
     state::write_json(&file, &oci::process(command, at.hostname))
         .map_err(|error| format!("write the bundle: {}", sys::errno_text(&error)))?;
@@ -123,18 +123,19 @@ impl Exec {
         }
     }
 
-    /// Another process goes on in place of the one that was launched.
+    /// Replaces the launched process by the one that continues in its place.
     pub fn goes_on_as(&mut self, (pid, pidfd): (i32, OwnedFd)) {
         self.pid = pid;
         self.pidfd = pidfd;
     }
 
-    /// Whether an OCI runtime is starting it.
+    /// Returns whether an OCI runtime is starting the command.
     pub fn is_on_its_way_by_runtime(&self) -> bool {
         self.report.is_some() && self.process_file.is_some()
     }
 
-    /// To the process and, as it leads a session or a group of its own, to the group it leads.
+    /// Sends a signal to the process and to the group that it leads, because it leads a session or a group of
+    /// its own.
     pub fn signal(&self, signal: i32) {
         let _ = sys::pidfd_send_signal(self.pidfd.as_fd(), signal);
         let _ = sys::kill(-self.pid, signal);

@@ -1,4 +1,4 @@
-//! Clones a process of the shim that becomes a container's first process or one exec'd into it.
+//! Clones a process of the shim that becomes a container's first process or one that is exec'd into it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,31 +13,31 @@ use crate::containers::socket;
 use crate::containers::status::TerminalSize;
 use crate::containers::sys::{self, Forked};
 
-/// A process on its way to its program.
+/// A process that has not yet executed its program.
 pub struct Launched {
     pub pid: i32,
     pub pidfd: OwnedFd,
     pub report: Report,
 }
 
-/// The near end of the process's report socket, and what came over it so far.
+/// The near end of the process's report socket, and what it has delivered so far.
 pub struct Report {
     socket: OwnedFd,
     failure: Option<Failure>,
     pub terminal: Option<OwnedFd>,
-    /// The process that goes on in place of the one that was launched.
+    /// The process that continues in place of the launched one.
     pub sibling: Option<(i32, OwnedFd)>,
-    /// The pid namespace that the process joins by its path, open until it has.
+    /// The pid namespace that the process joins by its path; kept open until it has joined.
     pub joined_pids: Option<OwnedFd>,
-    /// Whether the sibling is born among others of the pod, which may look into it and speak in its place: of such a
-    /// one nothing is believed but why it failed.
+    /// Whether the sibling is created among other processes of the pod, which may trace it and send reports in
+    /// its place: from such a process, only the reason of a failure is accepted.
     joins: bool,
     joined: bool,
 }
 
 pub enum Progress {
     Waiting,
-    /// The program runs, or the process died without a word.
+    /// The program runs, or the process died without a report.
     Running,
     Failed(Failure),
 }
@@ -51,12 +51,12 @@ impl Report {
         self.socket.as_fd()
     }
 
-    /// Whether the process is on its way among others of the pod.
+    /// Returns whether the process is starting among other processes of the pod.
     pub fn has_joined(&self) -> bool {
         self.joined
     }
 
-    /// Takes one message.
+    /// Reads one message.
     pub fn read(&mut self) -> Progress {
         let (mut buffer, mut fds) = ([0; MAX_REPORT_BYTES], Vec::new());
         match socket::receive(self.socket.as_fd(), &mut buffer, &mut fds) {
@@ -87,13 +87,13 @@ impl Report {
         }
     }
 
-    /// What is known once nothing more will come: the process is its program, or gone.
+    /// Returns the outcome after the last message: the process has executed its program, or has ended.
     pub fn ended(&mut self) -> Progress {
         self.failure.take().map_or(Progress::Running, Progress::Failed)
     }
 }
 
-/// What differs between a container's first process and an exec'd one.
+/// The differences between a container's first process and an exec'd one.
 pub struct Target<'a> {
     pub surroundings: Surroundings<'a>,
     pub joined: Option<JoinedPids<'a>>,
@@ -101,7 +101,7 @@ pub struct Target<'a> {
     pub user_namespace: Option<UserNamespace<'a>>,
 }
 
-/// Clones a process that has an OCI runtime start something.
+/// Clones a process that lets an OCI runtime start a container or a command.
 pub fn launch_by_runtime(job: &Job, stdio: Stdio) -> Result<Launched, String> {
     let fail = |what: &str, error: io::Error| format!("{what}: {}", sys::errno_text(&error));
     let (near, far) = socket::packet_pair().map_err(|error| fail("socketpair", error))?;

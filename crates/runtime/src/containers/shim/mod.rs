@@ -1,7 +1,7 @@
 //! The shim: one small single-threaded process per sandbox that outlives the server.
 //!
-//! It holds the sandbox's network, IPC and UTS namespaces itself, is the parent of the containers'
-//! first processes, writes their logs, and records how they end.
+//! It holds the sandbox's network, IPC and UTS namespaces, is the parent of the containers' first processes,
+//! writes their logs, and records their exit codes.
 
 mod connection;
 mod container;
@@ -21,8 +21,8 @@ use super::protocol::{self, Ready};
 use super::state::{self, SandboxFolder, SandboxRecord};
 use super::sys::{self, Forked};
 
-/// The entry point of the binary's hidden `shim` command. `args` is what follows the command's name:
-/// the sandbox's folder. Must be called before the process has a second thread.
+/// The entry point of the binary's hidden `shim` command. `args` are the arguments after the command's name:
+/// the sandbox's folder. Must be called while the process has one thread.
 pub fn shim_main(args: impl IntoIterator<Item = String>) -> i32 {
     let Some(folder) = args.into_iter().next() else {
         note(format_args!("the sandbox's folder is missing"));
@@ -37,13 +37,14 @@ pub fn shim_main(args: impl IntoIterator<Item = String>) -> i32 {
     }
 }
 
-/// The first process ends at once, so that the shim is nobody's child and in nobody's session.
+/// Clones the actual shim; the first process ends at once, so that the shim has no parent and no session of the
+/// server.
 fn detach(folder: SandboxFolder) -> Result<i32, String> {
     let _ = sys::close_from(3);
     let record: SandboxRecord = state::read_json(&folder.record())
         .ok_or_else(|| format!("{} is missing", folder.record().display()))?;
     if record.version != protocol::VERSION {
-        // The program on disk was replaced while the server runs.
+        // The program on disk was replaced while the server was running.
         let (server, own) = (record.version, protocol::VERSION);
         return Err(format!("the server speaks version {server} of the shim's protocol, this shim {own}"));
     }
@@ -90,13 +91,13 @@ fn announce(ready: &Ready) {
     }
 }
 
-/// Writes a line to the shim's log. One that cannot be written is dropped: `eprintln!` would panic, and the
-/// containers would end with the shim because the disk is full.
+/// Writes a line to the shim's log. A line that cannot be written is dropped: `eprintln!` would panic, and a
+/// full disk would end the shim and its containers.
 fn note(text: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "shim: {text}");
 }
 
-/// An error with its sources, for the one line that goes to the server.
+/// Joins an error and its sources to the one line that the server gets.
 fn chain(error: impl std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -8,10 +8,10 @@ use jiff::Timestamp;
 use crate::containers::log::{LineCutter, LogFile, Stream};
 use crate::containers::sys;
 
-/// A client this far behind is let go.
+/// A client that is this many bytes behind is disconnected.
 const MAX_BEHIND_BYTES: usize = 1 << 20;
 const MAX_STDIN_CHUNK: usize = 8 << 10;
-/// A pipe holds 64 KiB and a chunk is half of that; more rounds mean somebody still writes.
+/// A pipe holds 64 KiB and a chunk is half of that; more rounds mean that a process is still writing.
 const MAX_DRAIN_ROUNDS: usize = 64;
 pub const MAX_ATTACHMENTS: usize = 16;
 
@@ -32,7 +32,7 @@ impl Sink {
         Ok(Self { fd, behind: Vec::new() })
     }
 
-    /// False once the reader is gone or too far behind.
+    /// Writes or queues bytes; returns false if the reader is gone or too far behind.
     fn write(&mut self, bytes: &[u8]) -> bool {
         if self.behind.len() + bytes.len() > MAX_BEHIND_BYTES {
             return false;
@@ -72,7 +72,7 @@ impl Attachment {
     }
 }
 
-/// What a descriptor of [`Output::poll_set`] is.
+/// What a descriptor of [`Output::poll_set`] belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Port {
     Source(usize),
@@ -108,7 +108,7 @@ impl Output {
         Ok(())
     }
 
-    /// The terminal's master carries both directions.
+    /// Sets the terminal, whose master carries both directions.
     pub fn set_terminal(&mut self, master: OwnedFd, with_input: bool) -> io::Result<()> {
         self.terminal = true;
         if with_input {
@@ -117,7 +117,7 @@ impl Output {
         self.add_source(master, Stream::Stdout)
     }
 
-    /// The terminal's master, if there is one.
+    /// Returns the terminal's master, if there is one.
     pub fn terminal(&self) -> Option<&OwnedFd> {
         self.terminal.then(|| self.sources.first()?.as_ref().map(|source| &source.fd)).flatten()
     }
@@ -162,7 +162,7 @@ impl Output {
             let outputs = [(&attachment.stdout, Stream::Stdout), (&attachment.stderr, Stream::Stderr)];
             for (sink, stream) in outputs {
                 if let Some(sink) = sink {
-                    // Without POLLOUT only the client's going away is reported.
+                    // Without POLLOUT, poll reports only that the client has disconnected.
                     let events = if sink.behind.is_empty() { 0 } else { libc::POLLOUT };
                     add(&sink.fd, events, Port::ClientOutput(index, stream));
                 }
@@ -196,7 +196,7 @@ impl Output {
         }
     }
 
-    /// Forgets attachments that are over.
+    /// Removes attachments that have ended.
     pub fn tidy(&mut self) {
         let before = self.attachments.len();
         self.attachments.retain(|attachment| !attachment.is_over());
@@ -206,7 +206,7 @@ impl Output {
         }
     }
 
-    /// Moves one chunk; false when there is no more for now.
+    /// Moves one chunk; returns false when no more can be read for now.
     fn pump(&mut self, index: usize, buffer: &mut [u8]) -> bool {
         let Some(slot) = self.sources.get_mut(index) else { return false };
         let Some(source) = slot.as_mut() else { return false };
@@ -215,7 +215,7 @@ impl Output {
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return true,
-            // EIO is how a terminal says that its last user is gone.
+            // A terminal returns EIO when the last process has closed it.
             Err(_) => 0,
         };
         self.lines.clear();
@@ -267,7 +267,7 @@ impl Output {
         }
     }
 
-    /// After the container's end: takes what is left and closes everything.
+    /// Moves the remaining output and closes everything, after the container has ended.
     pub fn finish(&mut self, buffer: &mut [u8]) {
         for index in 0..self.sources.len() {
             for _ in 0..MAX_DRAIN_ROUNDS {
@@ -283,7 +283,7 @@ impl Output {
                 }
             }
         }
-        // A client that is behind gets its last bytes if its pipe takes them now.
+        // A client that is behind gets its last bytes only if its pipe accepts them now.
         for attachment in &mut self.attachments {
             for sink in [&mut attachment.stdout, &mut attachment.stderr].into_iter().flatten() {
                 sink.flush();

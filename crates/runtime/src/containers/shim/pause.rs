@@ -1,8 +1,8 @@
 //! The first process of a pid namespace that a sandbox's containers share.
 //!
-//! It keeps the namespace and reaps what is orphaned in it. Containers see it as process 1, so it holds
-//! nothing they could use: its root is empty, it has no capabilities and no descriptors, and it may make
-//! only the system calls that it needs.
+//! It keeps the namespace alive and reaps its orphans. Containers see it as process 1, so it has nothing they
+//! could use: its root is empty, it has no capabilities and no descriptors, and it may make only the system
+//! calls that it needs.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -15,18 +15,19 @@ use crate::containers::sys::{self, Forked, errno_text};
 use crate::containers::{capabilities, init, seccomp, socket};
 
 const SAFE: u64 = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
-/// As the user and group of Kubernetes' pause image.
+/// The user and group of Kubernetes' pause image.
 const NOBODY: u32 = 65535;
-/// `close` ends the report of the set-up; the others are the loop's and the end's.
+/// `close` closes the report socket after the set-up; the loop and the exit use the other calls.
 const SYSTEM_CALLS: [&str; 7] =
     ["close", "wait4", "rt_sigtimedwait", "rt_sigreturn", "restart_syscall", "exit", "exit_group"];
 
-/// First byte of the report that carries the namespace's procfs.
+/// The first byte of the report that carries the namespace's procfs.
 const PROCFS_REPORT: u8 = b'p';
 
 pub struct Pause {
     pub pidfd: OwnedFd,
-    /// A detached mount. Only a process in the namespace can make one, and those that come later may be looked into.
+    /// A detached mount. Only a process in the namespace can create one, and processes that enter it later may
+    /// be traced.
     pub procfs: OwnedFd,
 }
 
@@ -77,7 +78,7 @@ fn become_pause(user_namespace: Option<&UserNamespace>, report: &OwnedFd) -> ! {
         let _ = socket::send(report.as_fd(), message.as_bytes(), &[]);
         sys::exit_now(1)
     }
-    // SAFETY: nobody uses the descriptor again; its owner is never dropped.
+    // SAFETY: no code uses the descriptor again; its owner is never dropped.
     unsafe { libc::close(report.as_raw_fd()) };
     pause()
 }
@@ -115,7 +116,8 @@ fn enter_empty_root() -> io::Result<()> {
     mount_api::pivot_to(empty.as_fd())
 }
 
-/// SIGCHLD is blocked since before the clone, so none is missed between reaping and waiting.
+/// Reaps children for ever. SIGCHLD was blocked before the clone, so none is missed between reaping and
+/// waiting.
 fn pause() -> ! {
     loop {
         while sys::reap_one().is_some() {}

@@ -1,4 +1,4 @@
-//! What the shim does for each request.
+//! Handles the requests of the server.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -11,20 +11,21 @@ use crate::containers::spec::{ContainerSpec, PidMode};
 use crate::containers::status::{ContainerState, TerminalSize};
 use crate::containers::sys;
 
-/// Far above what a pod has; keeps a confused caller from filling the machine.
+/// Far more than a pod has; prevents a faulty caller from exhausting the machine.
 const MAX_CONTAINERS: usize = 512;
 const MAX_EXECS: usize = 512;
-/// Commands that OCI runtimes are starting: each is a process of the runtime's outside of the pod's limits.
+/// The limit for commands that OCI runtimes are starting: each has a process of the runtime outside of the
+/// pod's limits.
 const MAX_EXECS_BY_RUNTIME: usize = 16;
 
-/// A refusal: kind and words.
+/// The kind and the message of a refused request.
 type Refusal = (ErrorKind, String);
 
 fn not_found(id: &str) -> Refusal {
     (ErrorKind::NotFound, format!("container {id:?} not found"))
 }
 
-/// Whether two containers see each other's processes.
+/// Decides whether two containers see each other's processes.
 fn share_processes(one: &ContainerSpec, other: &ContainerSpec) -> bool {
     match (&one.pid_mode, &other.pid_mode) {
         (PidMode::Target(a), PidMode::Target(b)) => a == b || *a == other.id || *b == one.id,
@@ -160,7 +161,8 @@ impl Shim {
         Ok(())
     }
 
-    /// The first process of the running container whose pid namespace this one is to share, if it is to share one.
+    /// Returns the first process of the running container whose pid namespace this container is to join, if it
+    /// joins one.
     fn target_of(&self, key: u64) -> Result<Option<OwnedFd>, Refusal> {
         let Some(Container { spec: ContainerSpec { pid_mode: PidMode::Target(id), .. }, .. }) =
             self.containers.get(&key)
@@ -174,16 +176,17 @@ impl Shim {
         Ok(Some(copied))
     }
 
-    /// Whether processes that the container sees, and that see it, may look into it. Those that will be started count.
+    /// Decides whether processes that share the container's processes may trace it. Containers that have not
+    /// started yet count.
     fn is_traced(&self, key: u64) -> bool {
         let own = &self.containers[&key].spec;
         let seen = |other: &ContainerSpec| own.id == other.id || share_processes(own, other);
         self.containers.values().any(|c| seen(&c.spec) && c.traces())
     }
 
-    /// Before a container starts that may look into others. What began before it was there may still be on its way to
-    /// its program, with rights that only nobody's looking makes safe: whoever shares its processes can have stopped it.
-    /// Such a process is killed.
+    /// Called before a container starts that may trace others. A process that began to start before may still
+    /// be setting up, with rights that are safe only while no process can trace it, and a container that shares
+    /// its processes may have stopped it in that state. Such a process is killed.
     fn guard_newcomers(&mut self, key: u64) -> Result<(), Refusal> {
         let own = &self.containers[&key];
         if !own.traces() || !own.is_startable() {
@@ -200,7 +203,7 @@ impl Shim {
         let (containers, execs): (Vec<_>, Vec<_>) = (containers.collect(), execs.collect());
         let reports = containers.iter().map(|c| &c.report).chain(execs.iter().map(|exec| &exec.report));
         if reports.flatten().any(|report| !report.has_joined()) {
-            // It may have a successor that is not known yet.
+            // It may already have been replaced by a process that is not known yet.
             let message = "a process is being started among those that the container would see";
             return Err((ErrorKind::State, message.to_owned()));
         }
@@ -301,7 +304,7 @@ impl Shim {
         })
     }
 
-    /// Kills everything; the loop ends when the last process is reaped.
+    /// Kills all processes; the loop ends when the last one is reaped.
     fn stop(&mut self, caller: Caller) {
         let _ = std::fs::write(self.folder.stopped_mark(), "");
         self.stopping.push(caller);

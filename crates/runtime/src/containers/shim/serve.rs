@@ -20,20 +20,20 @@ use crate::containers::protocol::{ErrorKind, Incoming, Push, RemoteError, Respon
 use crate::containers::state::{SandboxFolder, SandboxRecord};
 use crate::containers::sys;
 
-/// A server, its successor while the old one lingers, and somebody looking.
+/// Enough for a server, its successor while the old one still runs, and inspection tools.
 const MAX_CONNECTIONS: usize = 16;
 const BUFFER_BYTES: usize = 32 << 10;
-/// Exited children that are taken in before the shim looks at its other work again.
+/// The number of exited children to reap before the shim does its other work again.
 const REAPED_AT_ONCE: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
-/// For so long it is looked for the kill that a notice of short memory announces.
+/// How many times, and how often, to poll for the OOM kill after the cgroup reports memory pressure.
 const OOM_LOOKS: u32 = 250;
 const OOM_LOOK_EVERY_MS: libc::c_int = 20;
 
-/// Who waits for an answer: connection and request number.
+/// A caller that waits for an answer: connection and request number.
 pub type Caller = (u64, u64);
 
-/// The namespaces that a shim holds for its containers beside its own.
+/// The namespaces that a shim holds for its containers, in addition to its own.
 pub struct Namespaces {
     pub pause: Option<Pause>,
     pub user_namespace: Option<UserNamespace>,
@@ -47,17 +47,17 @@ pub struct Shim {
     listener: UnixListener,
     pub(super) pause: Option<Pause>,
     pub(super) user_namespace: Option<UserNamespace>,
-    /// Who runs the containers, if not the shim.
+    /// The OCI runtime that runs the containers, if one does.
     pub(super) oci: Option<OciRuntime>,
     pub(super) connections: BTreeMap<u64, Connection>,
     pub(super) containers: BTreeMap<u64, Container>,
     pub(super) execs: BTreeMap<u64, Exec>,
     pub(super) next_key: u64,
-    /// Who asked for the end; not empty means that no new work is taken.
+    /// The callers that asked the shim to stop; while not empty, new work is refused.
     pub(super) stopping: Vec<Caller>,
-    /// Whether there may be more exited children than were taken in at once.
+    /// Whether more exited children may be left than were reaped at once.
     unreaped: bool,
-    /// For streams and sockets, one for all.
+    /// One buffer for all streams and sockets.
     buffer: Vec<u8>,
 }
 
@@ -103,7 +103,7 @@ impl Shim {
         }
     }
 
-    /// Runs until told to stop and the last container is gone.
+    /// Runs until the shim was asked to stop and the last container has ended.
     pub fn serve(&mut self) -> io::Result<()> {
         let mut polled: Vec<libc::pollfd> = Vec::new();
         let mut tokens: Vec<Token> = Vec::new();
@@ -149,7 +149,7 @@ impl Shim {
         }
     }
 
-    /// Whether nothing of the sandbox runs any more.
+    /// Returns whether no process of the sandbox is running.
     fn is_quiet(&self) -> bool {
         self.execs.is_empty() && !self.containers.values().any(Container::is_alive)
     }
@@ -206,7 +206,8 @@ impl Shim {
             Ok((stream, _)) => stream,
             Err(error) => {
                 if error.kind() != io::ErrorKind::WouldBlock {
-                    // Out of descriptors, most likely: the socket stays ready, so do not spin on it.
+                    // The shim is probably out of descriptors: the socket stays ready, so pause to avoid a busy
+                    // loop.
                     std::thread::sleep(ACCEPT_PAUSE);
                 }
                 return;
@@ -245,7 +246,7 @@ impl Shim {
         }
     }
 
-    /// Takes the few messages that a process which is gone may have left.
+    /// Reads the few messages that a process may have left before it ended.
     fn drain_report(&mut self, key: u64) {
         for _ in 0..4 {
             if self.containers.get(&key).is_some_and(|container| container.report.is_some()) {
@@ -254,8 +255,8 @@ impl Shim {
         }
     }
 
-    /// Takes in exited children; ones nobody knows are orphans of a container, which may make them as fast as they are
-    /// taken in.
+    /// Reaps exited children. Unknown ones are orphans of a container, which may create them as fast as they
+    /// are reaped.
     fn reap(&mut self) {
         let mut info = [0; 128];
         let _ = sys::read(self.signals.as_fd(), &mut info);
@@ -266,14 +267,14 @@ impl Shim {
                 return;
             };
             if !self.known_exited(pid, status) {
-                // It may be one that a starting process has just handed over to.
+                // A starting process may just have handed over to this one.
                 self.drain_reports();
                 self.known_exited(pid, status);
             }
         }
     }
 
-    /// Whether the process is a container's first or a command.
+    /// Handles the exit of a container's first process or of a command; returns false for any other process.
     fn known_exited(&mut self, pid: i32, status: i32) -> bool {
         let container = self.containers.iter().find(|(_, container)| container.pid == pid);
         if let Some(key) = container.map(|(key, _)| *key) {
@@ -325,21 +326,21 @@ impl Shim {
                 container.report = None;
                 container.failure = Some(failure.message);
                 if container.oci.is_some() {
-                    // One that was handed over before does not end by itself.
+                    // A process that took over before does not end by itself.
                     let _ = container.signal(libc::SIGKILL);
                 }
             }
         }
     }
 
-    /// Records that the container never ran and tells whoever asked.
+    /// Records that the container could not be started, and answers the waiting caller.
     pub(super) fn start_failed(&mut self, key: u64, message: &str) {
         let Some(container) = self.containers.get_mut(&key) else { return };
         container.start_failed(message, &self.record.cgroups);
         container.save(&self.folder);
         let (status, waiting) = (container.status.clone(), container.waiting.take());
         let message = status.message.clone();
-        // First, so that the caller finds the state changed when it hears of the failure.
+        // First, so that the caller finds the state changed when it gets the failure.
         self.push(Push::Container(status));
         if let Some(caller) = waiting {
             self.refuse(caller, ErrorKind::Start, message, 128);
@@ -350,10 +351,10 @@ impl Shim {
         self.drain_report(key);
         let Some(container) = self.containers.get_mut(&key) else { return };
         if container.pid != pid {
-            // It has handed over to another process.
+            // This process has handed over to another one.
             return;
         }
-        // The one that handed over may still hold the report open.
+        // The process that handed over may still hold the report socket open.
         if let Some(progress) = container.report.as_mut().map(Report::ended) {
             self.container_progressed(key, progress);
         }
@@ -420,10 +421,10 @@ impl Shim {
         self.drain_exec_report(key);
         let Some(exec) = self.execs.get_mut(&key) else { return };
         if exec.pid != pid {
-            // It has handed over to another process.
+            // This process has handed over to another one.
             return;
         }
-        // The one that handed over may still hold the report open.
+        // The process that handed over may still hold the report socket open.
         if let Some(progress) = exec.report.as_mut().map(Report::ended) {
             self.exec_progressed(key, progress);
         }
@@ -438,7 +439,7 @@ impl Shim {
         let Some(container) = self.containers.get_mut(&key) else { return };
         let Some(oom) = &container.oom else { return };
         oom.clear();
-        // cgroup v1 tells that memory is short before anything is killed, and not of the kill.
+        // cgroup v1 notifies of memory pressure before a kill, but not of the kill.
         container.oom_looks = OOM_LOOKS;
         self.look_for_kills();
     }
@@ -474,7 +475,7 @@ impl Shim {
         self.answer(caller, Response::Error(RemoteError { kind, message, exit_code }));
     }
 
-    /// Tells every subscribed server.
+    /// Sends a push to every subscribed server.
     pub(super) fn push(&mut self, push: Push) {
         let push = Incoming::Push(push);
         self.connections

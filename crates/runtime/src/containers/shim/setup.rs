@@ -1,4 +1,4 @@
-//! Makes a sandbox: namespaces, host name, sysctls, shared memory, socket.
+//! Sets up a sandbox: namespaces, host name, sysctls, shared memory, socket.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use crate::containers::spec::SandboxConfig;
 use crate::containers::state::{self, SandboxFolder, SandboxRecord};
 use crate::containers::sys::{self, errno_text, path_cstring};
 
-/// A score that lets the kernel take anything else first, where the machine allows it.
+/// A score with which the kernel kills every other process first, where the machine permits it.
 const SHIM_OOM_SCORE_ADJ: &str = "-998";
 
 fn step(what: &str) -> impl FnOnce(io::Error) -> String + '_ {
@@ -27,7 +27,7 @@ pub fn sandbox(folder: SandboxFolder, record: SandboxRecord) -> Result<Shim, Str
     // SAFETY: plain system call.
     unsafe { libc::umask(0o022) };
     sys::setsid().map_err(step("setsid"))?;
-    // What is cloned from the shim is seen by containers before it has become their program.
+    // Containers can see a process cloned from the shim before it has executed their program.
     sys::make_undumpable().map_err(step("hide from other processes"))?;
     sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0).map_err(step("become subreaper"))?;
     let _ = fs::write("/proc/self/comm", "knarr-shim");
@@ -53,7 +53,7 @@ pub fn sandbox(folder: SandboxFolder, record: SandboxRecord) -> Result<Shim, Str
     Ok(Shim::new(folder, record, shm, signals, listener, namespaces))
 }
 
-/// With a user namespace those for the network, IPC and names came with it.
+/// Creates the remaining namespaces. With a user namespace, those for network, IPC and UTS already exist.
 fn make_namespaces(config: &SandboxConfig) -> Result<(), String> {
     let mut flags = 0;
     if !config.host_network {
@@ -77,7 +77,7 @@ fn make_namespaces(config: &SandboxConfig) -> Result<(), String> {
     Ok(())
 }
 
-/// Only sysctls that belong to a namespace of this sandbox; others would change the host.
+/// Sets a sysctl. Only those of the sandbox's own namespaces are accepted; others would change the host.
 fn set_sysctl(config: &SandboxConfig, name: &str, value: &str) -> Result<(), String> {
     let ipc = name.starts_with("kernel.shm")
         || name.starts_with("kernel.msg")
@@ -110,13 +110,13 @@ fn mount_shm(path: &Path, config: &SandboxConfig) -> Result<PathBuf, String> {
     Ok(path.to_owned())
 }
 
-/// Where containers find it: before Linux 6.15 a detached mount cannot be cloned.
+/// Mounts the procfs where containers find it: before Linux 6.15 a detached mount cannot be cloned.
 fn mount_procfs(path: &Path, procfs: &OwnedFd) -> io::Result<()> {
     state::make_private_folder(path)?;
     mount_api::move_mount(procfs.as_fd(), fs::File::open(path)?.as_fd())
 }
 
-/// Bound by a relative name, as a full path may exceed what a socket address holds.
+/// Binds the socket by a relative name, because the full path may be longer than a socket address allows.
 fn listen(folder: &SandboxFolder) -> Result<UnixListener, String> {
     std::env::set_current_dir(folder.path()).map_err(step("enter state folder"))?;
     let _ = fs::remove_file("shim.sock");
@@ -127,7 +127,8 @@ fn listen(folder: &SandboxFolder) -> Result<UnixListener, String> {
     Ok(listener)
 }
 
-/// Standard input and output go to /dev/null; the server's pipe closes, which tells it we are ready.
+/// Redirects standard input and output to /dev/null. This closes the server's pipe, which signals that the shim
+/// is ready.
 pub fn leave_standard_streams() {
     if let Ok(null) = fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
         for target in 0..2 {
@@ -136,7 +137,7 @@ pub fn leave_standard_streams() {
     }
 }
 
-/// Takes down the sandbox's mounts; namespaces go with the process.
+/// Unmounts the sandbox's mounts; its namespaces end with the process.
 pub fn tear_down(folder: &SandboxFolder) {
     for path in [folder.netns(), folder.userns(), folder.shm(), folder.procfs()] {
         if let Ok(target) = path_cstring(&path) {

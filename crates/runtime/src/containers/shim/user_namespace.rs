@@ -1,4 +1,4 @@
-//! A sandbox's own user namespace, with network, IPC and UTS namespaces that belong to it.
+//! A sandbox's own user namespace, with the network, IPC and UTS namespaces that belong to it.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -13,7 +13,7 @@ pub struct UserNamespace {
 }
 
 impl UserNamespace {
-    /// Makes the namespaces and enters all but the user namespace: the shim goes on with the host's ids.
+    /// Creates the namespaces and enters all except the user namespace: the shim keeps the host's ids.
     pub fn make(ids: IdRange) -> Result<Self, String> {
         let fail = |error: io::Error| format!("make the user namespace: {}", errno_text(&error));
         let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
@@ -31,7 +31,7 @@ impl UserNamespace {
             sys::setns(pidfd.as_fd(), libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS)?;
             File::open(format!("/proc/{pid}/ns/user"))
         });
-        // The child ends; the namespaces live on by those who are in them.
+        // The child ends; its namespaces live on because the shim has entered or opened them.
         drop(release);
         sys::wait_for(pid);
         Ok(Self { fd: OwnedFd::from(entered.map_err(fail)?), ids })

@@ -1,4 +1,4 @@
-//! Sources of bind mounts, opened as detached trees while the host's file system is still there.
+//! Opens the sources of bind mounts as detached trees, while the host's file system is still accessible.
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,7 +9,7 @@ use crate::containers::mount_api::{self, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_RDONLY};
 use crate::containers::spec::{Bind, Propagation};
 use crate::containers::sys::path_cstring;
 
-/// `ids` is the user namespace whose ids the files are shown with.
+/// `ids` is the user namespace to which the files are id-mapped.
 pub fn open(
     bind: &Bind,
     destination: &str,
@@ -53,15 +53,15 @@ pub fn map_ids(tree: &OwnedFd, source: &Path, namespace: BorrowedFd<'_>) -> Resu
     )))
 }
 
-/// Mounts that come later would not be seen at the other end, which whoever asked for them has to know. The words are
-/// containerd's.
+/// Refuses a source whose mount does not propagate as requested, because later mounts would silently be missing
+/// on the other side. The message is containerd's.
 fn check_propagation(source: &Path, mountinfo: &str, kinds: &[&str], words: &str) -> Result<(), Failure> {
     let Some(mount_point) = lacking(source, mountinfo, kinds) else { return Ok(()) };
     let message = format!("path {source:?} is mounted on {mount_point:?} but it is not a {words} mount");
     Err(Failure { message, exit_code: 128 })
 }
 
-/// The mount point that `path` lies on, if it is of none of these kinds of propagation.
+/// Returns the mount point of `path` if its mount has none of these kinds of propagation.
 fn lacking(path: &Path, mountinfo: &str, kinds: &[&str]) -> Option<String> {
     let path = fs::canonicalize(path).ok()?;
     let mut best: Option<(String, bool)> = None;
@@ -69,7 +69,7 @@ fn lacking(path: &Path, mountinfo: &str, kinds: &[&str]) -> Option<String> {
         let fields: Vec<&str> = line.split(' ').collect();
         let Some(point) = fields.get(4) else { continue };
         let point = point.replace("\\040", " ");
-        // Of several mounts on one point the last covers the others.
+        // Of several mounts at one point, the last one hides the others.
         if path.starts_with(&point) && best.as_ref().is_none_or(|(known, _)| point.len() >= known.len()) {
             let optional = fields.iter().skip(6).take_while(|field| **field != "-");
             let found = |field: &&str| kinds.iter().any(|kind| field.starts_with(kind));

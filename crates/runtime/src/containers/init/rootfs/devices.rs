@@ -1,4 +1,4 @@
-//! Device nodes: the standard ones, and those of the host that a container is given.
+//! Device nodes: the standard ones, and the host's devices that a container gets.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ use crate::containers::sys::{self, cstring, errno_text, path_cstring};
 const STANDARD: [(&str, u32, u32); 6] =
     [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
 
-/// More than a machine has; keeps a strange /dev from growing without bound.
+/// More than a machine has; bounds the work for an unusual /dev.
 const MAX_HOST_DEVICES: usize = 8192;
 
 /// Links of a standard /dev: target, name.
@@ -33,8 +33,8 @@ const LINKS: [(&str, &str); 6] = [
     ("pts/ptmx", "ptmx"),
 ];
 
-/// The devices of a container, as far as they have to be opened on the host: in a user namespace no
-/// device node can be made, so the host's are mounted.
+/// The devices of a container. In a user namespace no device node can be created, so the host's devices are
+/// opened and mounted instead.
 pub struct Devices {
     standard: Vec<Source>,
     given: Vec<Source>,
@@ -46,7 +46,7 @@ enum Source {
 }
 
 impl Devices {
-    /// To be called while the host's file system is still there.
+    /// Opens the devices; has to be called while the host's file system is still accessible.
     pub fn open(given: &[ResolvedDevice], in_user_namespace: bool) -> Result<Self, Failure> {
         let open = |path: &Path| {
             if !in_user_namespace {
@@ -64,7 +64,7 @@ impl Devices {
         })
     }
 
-    /// Fills a /dev that the runtime has made.
+    /// Creates the standard devices and links in a /dev that the runtime has mounted.
     pub fn make_standard(&self, dev: &OwnedFd) -> Result<(), Failure> {
         for ((name, major, minor), source) in STANDARD.into_iter().zip(&self.standard) {
             let node = Node { block: false, major, minor, mode: 0o666, uid: 0, gid: 0 };
@@ -77,7 +77,7 @@ impl Devices {
         Ok(())
     }
 
-    /// Makes the devices that the container is given, wherever it wants them.
+    /// Creates the devices that the container gets, at the paths that its spec gives.
     pub fn make_given(&self, root: &Root, devices: &[ResolvedDevice]) -> Result<(), Failure> {
         for (device, source) in devices.iter().zip(&self.given) {
             let path = &device.container_path;
@@ -113,7 +113,7 @@ impl Node {
         }
     }
 
-    /// One that is there already stays as it is.
+    /// Creates the node; one that already exists stays unchanged.
     fn make(&self, folder: BorrowedFd<'_>, name: &str, source: &Source) -> io::Result<()> {
         match source {
             Source::Make => self.make_node(folder, name),
@@ -145,7 +145,7 @@ fn mount_device(folder: BorrowedFd<'_>, name: &str, tree: &OwnedFd) -> io::Resul
     }
 }
 
-/// What a device of the host is; the path must be a device node.
+/// Reads the type and numbers of a host device; the path must be a device node.
 fn resolve_device(device: &Device) -> io::Result<ResolvedDevice> {
     let metadata = fs::metadata(&device.host_path)?;
     let kind = metadata.file_type();
@@ -165,7 +165,7 @@ fn resolve_device(device: &Device) -> io::Result<ResolvedDevice> {
     })
 }
 
-/// The devices a container is given: those listed, with `privileged` all of the host's.
+/// Returns the devices that a container gets: those listed, and with `privileged` all of the host's.
 pub fn host_devices(spec: &ContainerSpec) -> Result<Vec<ResolvedDevice>, String> {
     let mut out = Vec::new();
     for device in &spec.devices {

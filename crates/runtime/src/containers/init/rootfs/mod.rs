@@ -20,8 +20,8 @@ pub use devices::host_devices;
 pub use plan::{MASKED, Planned, Procfs, READ_ONLY, RootfsPlan, Shared, What};
 pub use seal::{NullCover, seal};
 
-/// The clone flags a container's first process needs beside those of its sandbox. In a user namespace it
-/// makes its namespaces itself, once it is in there.
+/// Returns the clone flags that a container's first process needs in addition to its sandbox's namespaces. With
+/// a user namespace there are none: the process creates its namespaces after it has entered that one.
 pub fn clone_flags(pid_mode: &PidMode, in_user_namespace: bool) -> u64 {
     if in_user_namespace {
         return 0;
@@ -30,7 +30,7 @@ pub fn clone_flags(pid_mode: &PidMode, in_user_namespace: bool) -> u64 {
     (libc::CLONE_NEWNS | pid) as u64
 }
 
-/// What is taken from the host's file system, by descriptor.
+/// Descriptors that were opened in the host's file system.
 pub struct FromHost {
     root: OwnedFd,
     binds: Vec<Option<OwnedFd>>,
@@ -38,8 +38,8 @@ pub struct FromHost {
 }
 
 impl FromHost {
-    /// With the host's rights: only these allow id-mapping. `user_namespace` is the sandbox's, if it has one, `joined`
-    /// a process of the pid namespace that the container joins.
+    /// Opens them with the host's rights, which id-mapping requires. `user_namespace` is the sandbox's, if it
+    /// has one; `joined` is a process of the pid namespace that the container joins.
     pub fn open(
         plan: &RootfsPlan,
         user_namespace: Option<BorrowedFd<'_>>,
@@ -74,7 +74,7 @@ impl FromHost {
     }
 }
 
-/// Takes the container's root and makes all its mounts. Everything after pivot_root happens inside, on
+/// Enters the container's root and attaches all its mounts. Everything after pivot_root happens inside, on
 /// descriptors, so that symbolic links of the image and of volumes cannot lead anywhere else.
 pub fn enter(plan: &RootfsPlan, from: FromHost) -> Result<Root, Failure> {
     if !plan.privileged {

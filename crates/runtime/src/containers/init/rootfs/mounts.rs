@@ -21,7 +21,7 @@ pub const SAFE: u64 = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_NODEV;
 
 const PROC_SUPER_MAGIC: i64 = 0x9fa0;
 
-/// Files of procfs that a volume may cover, as runc has them: what lxcfs and others show in their place.
+/// Files of procfs that a volume may cover, as in runc: lxcfs and similar file systems replace them.
 const COVERABLE: [&str; 10] = [
     "/proc/cpuinfo",
     "/proc/diskstats",
@@ -35,7 +35,7 @@ const COVERABLE: [&str; 10] = [
     "/proc/uptime",
 ];
 
-/// A mount that is made and not yet attached.
+/// A mount that is created but not yet attached.
 pub enum Made {
     Bind(OwnedFd),
     Own(OwnedFd),
@@ -43,16 +43,17 @@ pub enum Made {
     Cgroup(Cgroup),
 }
 
-/// The cgroup file system of v2; or a folder for the hierarchies of v1, and these with their options.
+/// The cgroup file system of v2; or, for v1, a folder and the hierarchies with their options.
 pub enum Cgroup {
     V2(OwnedFd),
     V1 { folder: OwnedFd, hierarchies: Vec<(String, OwnedFd)> },
 }
 
-/// Makes one mount; `tree` is what was taken from the host for it: a bind mount's, or the sandbox's procfs.
+/// Creates one mount; `tree` is what was opened on the host for it: the tree of a bind mount, or the sandbox's
+/// procfs.
 ///
-/// All are made while the host's file system is still there: in a user namespace the kernel makes a
-/// procfs or sysfs only where it can see another one that shows everything.
+/// All mounts are created while the host's file system is still accessible: in a user namespace, the kernel
+/// creates a procfs or sysfs only if the process sees another, fully visible one.
 pub fn make(plan: &RootfsPlan, what: &What, tree: Option<OwnedFd>) -> io::Result<Made> {
     Ok(match (what, tree) {
         (What::Given(MountKind::Proc), Some(procfs)) => Made::Own(procfs),
@@ -73,7 +74,7 @@ fn make_own(plan: &RootfsPlan, what: &What) -> io::Result<Made> {
     })
 }
 
-/// Attaches one mount where it belongs.
+/// Attaches one mount at its destination.
 pub fn attach(
     plan: &RootfsPlan,
     root: &Root,
@@ -109,7 +110,7 @@ fn read_only(yes: bool) -> u64 {
 
 fn given(kind: &MountKind) -> io::Result<OwnedFd> {
     match kind {
-        // Bind mounts have their tree already.
+        // Bind mounts already have their tree.
         MountKind::Bind(_) => Err(io::ErrorKind::InvalidInput.into()),
         MountKind::Proc => new(c"proc", "", SAFE),
         MountKind::Sysfs { read_only: ro } => new(c"sysfs", "", SAFE | read_only(*ro)),
@@ -122,8 +123,8 @@ fn given(kind: &MountKind) -> io::Result<OwnedFd> {
     }
 }
 
-/// Attaches what the runtime itself mounts. Where the image has a symbolic link in the way the container
-/// does not start: what is masked and made read-only later would lie elsewhere.
+/// Attaches a mount of the runtime itself. If the image has a symbolic link on the path, the container does not
+/// start, because paths that are masked or made read-only later would be elsewhere.
 fn place(root: &Root, destination: &str, mount: &OwnedFd) -> io::Result<()> {
     let target = root.folder(destination, Links::Refuse)?;
     mount_api::move_mount(mount.as_fd(), target.as_fd())
@@ -147,7 +148,7 @@ fn attach_bind(root: &Root, destination: &str, tree: &OwnedFd) -> io::Result<()>
     mount_api::move_mount(tree.as_fd(), target.as_fd())
 }
 
-/// Whether two descriptors name one file, by whatever path they were found.
+/// Decides whether two descriptors refer to the same file, whatever their paths.
 fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::Result<bool> {
     let (one, other) = (sys::stat_of(one)?, sys::stat_of(other)?);
     Ok((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))

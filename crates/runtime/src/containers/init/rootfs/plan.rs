@@ -1,10 +1,11 @@
-//! Which mounts, devices and closed paths a container's root gets; pure.
+//! Plans the mounts, devices, masked and read-only paths of a container's root; without side effects.
 
 use std::path::{Path, PathBuf};
 
 use crate::containers::spec::{Bind, ContainerSpec, Mount, MountKind, ResolvedDevice};
 
-/// What a container does not see of the kernel, unless its procMount is Unmasked: as containerd and the kubelet have it.
+/// Paths of the kernel that are hidden from a container unless its procMount is Unmasked, as in containerd and
+/// the kubelet.
 pub const MASKED: [&str; 12] = [
     "/proc/acpi",
     "/proc/asound",
@@ -20,20 +21,20 @@ pub const MASKED: [&str; 12] = [
     "/sys/devices/virtual/powercap",
 ];
 
-/// What of it cannot be written to.
+/// Paths of the kernel that a container can read but not write.
 pub const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// Where a container's procfs comes from: it shows the pid namespace of the process that made it.
+/// The origin of a container's procfs, which shows the pid namespace of the process that created it.
 pub enum Procfs {
-    /// The container makes one.
+    /// The container creates one.
     Own,
-    /// A clone of the one that is mounted there.
+    /// A clone of the procfs that is mounted at this path.
     Mounted(PathBuf),
-    /// A clone of the one of the process whose pid namespace is joined.
+    /// A clone of the procfs of the process whose pid namespace is joined.
     OfJoined,
 }
 
-/// What containers of a sandbox share.
+/// What the containers of a sandbox share.
 pub struct Shared<'a> {
     pub shm: &'a Path,
     pub procfs: Procfs,
@@ -66,7 +67,8 @@ pub enum What {
 }
 
 impl RootfsPlan {
-    /// Default mounts where the spec has none of its own, outer ones first.
+    /// Plans the root of a container. Default mounts are added unless the spec has one of its own; outer mounts
+    /// come first.
     pub fn of(
         spec: &ContainerSpec,
         shared: Shared<'_>,
@@ -117,7 +119,7 @@ impl RootfsPlan {
     }
 }
 
-/// Removes doubled and trailing slashes and `.` and `..` by text.
+/// Removes doubled and trailing slashes, `.` and `..`, without reading the file system.
 fn clean(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {

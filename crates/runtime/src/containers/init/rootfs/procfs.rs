@@ -1,4 +1,4 @@
-//! Clones of a procfs that is there already, for a container that joins the pid namespace it shows.
+//! Clones an existing procfs, for a container that joins the pid namespace that it shows.
 
 use std::fs::File;
 use std::io;
@@ -11,13 +11,13 @@ use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 use crate::containers::mount_api;
 use crate::containers::sys::{self, path_cstring};
 
-/// The one that is mounted at `path` on the host.
+/// Clones the procfs that is mounted at `path` on the host.
 pub fn mounted(path: &Path) -> io::Result<OwnedFd> {
     mount_api::open_tree(&path_cstring(path)?, false)
 }
 
-/// The one that a container's process has at `/proc`, without what lies over it. It is looked up from outside: nobody
-/// in the container sees the process that does it.
+/// Clones the procfs at `/proc` of a container's process, without mounts that cover parts of it. The lookup is
+/// done from outside of the pid namespace: processes of the container cannot see the process that does it.
 pub fn of_process(pidfd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let own = File::open("/proc/self/ns/mnt")?;
     sys::setns(pidfd, libc::CLONE_NEWNS)?;
@@ -26,7 +26,8 @@ pub fn of_process(pidfd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     found
 }
 
-/// What the container may have put in the place of its procfs is not taken.
+/// Clones the procfs at `/proc` of this mount namespace; refuses anything that the container may have mounted
+/// in its place.
 fn in_this_namespace() -> io::Result<OwnedFd> {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)

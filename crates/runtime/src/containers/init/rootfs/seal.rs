@@ -9,19 +9,20 @@ use super::mounts::SAFE;
 use super::plan::RootfsPlan;
 use crate::containers::mount_api::{self, MOUNT_ATTR_RDONLY};
 
-/// The host's null device as a mount, which covers masked files.
+/// A mount of the host's null device, which covers masked files.
 pub struct NullCover {
     tree: OwnedFd,
     attached: bool,
 }
 
 impl NullCover {
-    /// To be opened before the container's root is entered.
+    /// Mounts the device; has to be called before the container's root is entered.
     pub fn open() -> io::Result<Self> {
         Ok(Self { tree: null_device::mount_of_host()?, attached: false })
     }
 
-    /// The device itself, for standard streams; also to be opened before the container's root is entered.
+    /// Opens the device itself for standard streams; also has to be called before the container's root is
+    /// entered.
     pub fn device(&self) -> io::Result<OwnedFd> {
         null_device::of_host(self.tree.as_fd())
     }
@@ -36,7 +37,7 @@ impl NullCover {
     }
 }
 
-/// Needs everything mounted.
+/// Applies the changes; all mounts must be attached already.
 pub fn seal(plan: &RootfsPlan, root: &Root, mut null: NullCover) -> Result<(), Failure> {
     for path in &plan.read_only {
         make_read_only(root, path).map_err(Failure::step(format!("make {path:?} read-only")))?;
@@ -51,7 +52,7 @@ pub fn seal(plan: &RootfsPlan, root: &Root, mut null: NullCover) -> Result<(), F
     Ok(())
 }
 
-/// The path, if this kernel has it.
+/// Returns the path's descriptor, if this kernel has the path.
 fn present(root: &Root, path: &str) -> io::Result<Option<OwnedFd>> {
     match root.find(path, Links::Refuse) {
         Ok(fd) => Ok(Some(fd)),
