@@ -1,4 +1,4 @@
-//! Which images there are: the names on disk joined with the manifests and configurations they lead to.
+//! The catalog of images: the names on disk, joined with the manifests and configurations that they refer to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -13,28 +13,28 @@ use super::oci::{self, Descriptor, Document, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTE
 use super::reference::Reference;
 use super::refs::{self, Refs, Stamp, Target};
 
-/// Configurations kept in memory; others are read when they are asked for.
+/// The limit for configurations kept in memory; others are read when they are needed.
 const MAX_KEPT_BYTES: usize = 64 << 20;
 
-/// An image as users see it: everything that shares one configuration.
+/// An image as users see it: all names that share one configuration.
 #[derive(Debug, Clone)]
 pub struct Image {
     /// The configuration's digest.
     pub id: Digest,
-    /// `docker.io/library/web:1`, in order.
+    /// For example `docker.io/library/web:1`, sorted.
     pub repo_tags: Vec<String>,
-    /// `docker.io/library/web@sha256:…`, in order.
+    /// For example `docker.io/library/web@sha256:…`, sorted.
     pub repo_digests: Vec<String>,
     /// Bytes of manifest, configuration and (compressed) layers.
     pub size: u64,
-    /// RFC 3339, as the builder wrote it; empty if it did not.
+    /// RFC 3339, as the builder wrote it; empty if it wrote none.
     pub created: String,
     pub config: Arc<ImageConfig>,
     /// Chain ids, bottom first.
     pub layers: Vec<Digest>,
     /// The manifest of this platform.
     pub manifest: Digest,
-    /// For images built here: the fingerprint of what they were built from.
+    /// For images that were built here: the fingerprint of their inputs.
     pub inputs: Option<String>,
 }
 
@@ -44,10 +44,10 @@ pub struct Content {
     pub id: Digest,
     pub manifest: Digest,
     pub config: Arc<ImageConfig>,
-    /// As the configuration has it.
+    /// The creation time, as in the configuration.
     pub created: String,
     pub layers: Vec<Descriptor>,
-    /// Of the uncompressed layers.
+    /// Digests of the uncompressed layers.
     pub diff_ids: Vec<Digest>,
     pub chain_ids: Vec<Digest>,
     pub size: u64,
@@ -79,7 +79,7 @@ impl Image {
     }
 }
 
-/// Puts a content among those that are kept; others go where all together would take too much memory.
+/// Adds a content to those kept in memory; drops others if all together would exceed the limit.
 fn keep(contents: &mut BTreeMap<Digest, Arc<Content>>, content: Arc<Content>) {
     let mut bytes = content.kept_bytes + contents.values().map(|c| c.kept_bytes).sum::<usize>();
     while bytes > MAX_KEPT_BYTES
@@ -90,12 +90,13 @@ fn keep(contents: &mut BTreeMap<Digest, Arc<Content>>, content: Arc<Content>) {
     contents.insert(content.manifest, content);
 }
 
-/// What is kept of a layer's descriptor: a manifest may have any number of annotations, of which nothing is needed.
+/// Returns the part of a layer's descriptor to keep: a manifest may have any number of annotations, which are
+/// not needed.
 fn bare(layer: &Descriptor) -> Descriptor {
     Descriptor::new(&layer.media_type, layer.digest, layer.size)
 }
 
-/// All methods block.
+/// All images and their names. All methods block.
 pub struct Catalog {
     root: PathBuf,
     content: ContentStore,
@@ -104,7 +105,7 @@ pub struct Catalog {
 
 #[derive(Default)]
 struct State {
-    /// None until read for the first time.
+    /// `None` until the file is read for the first time.
     stamp: Option<Option<Stamp>>,
     refs: Refs,
     contents: BTreeMap<Digest, Arc<Content>>,
@@ -117,7 +118,7 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// The names as they are now, whoever changed them last.
+    /// Returns the current names, also if another process has changed them.
     pub fn refs(&self) -> Result<Refs, ImageError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         self.reload(&mut state)?;
@@ -133,7 +134,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Changes the names; other processes' changes are seen first and none is lost.
+    /// Changes the names. Other processes' changes are read first, so none is lost.
     pub fn update<T>(&self, change: impl FnOnce(&mut Refs) -> T) -> Result<T, ImageError> {
         let path = self.root.join("index.lock");
         let lock = File::create(&path).map_err(ImageError::io("create", &path))?;
@@ -152,7 +153,7 @@ impl Catalog {
         Ok(result)
     }
 
-    /// Names `target`: by the reference's tag, and by digest so that it stays findable when the tag moves.
+    /// Names `target`: by the reference's tag, and by digest so that it can be found after the tag has moved.
     pub fn tag(&self, reference: &Reference, target: &Target) -> Result<(), ImageError> {
         self.update(|refs| {
             if reference.digest().is_none() {
@@ -162,8 +163,8 @@ impl Catalog {
         })
     }
 
-    /// Reads and checks the documents behind a manifest; they are kept in memory while a name leads there, as long as
-    /// there is room.
+    /// Reads and checks the documents of a manifest. They are kept in memory while a name refers to them, as
+    /// far as the limit permits.
     pub fn content(&self, manifest: &Digest) -> Result<Arc<Content>, ImageError> {
         let cached = {
             let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -211,7 +212,8 @@ impl Catalog {
         })
     }
 
-    /// All images by id. Names whose content is damaged or gone are left out: a pull mends them.
+    /// Returns all images, sorted by id. Names whose content is damaged or missing are skipped; a pull repairs
+    /// them.
     pub fn list(&self) -> Result<Vec<Image>, ImageError> {
         let mut images: BTreeMap<Digest, Image> = BTreeMap::new();
         for (name, target) in self.refs()? {
@@ -227,8 +229,8 @@ impl Catalog {
         Ok(images.into_values().collect())
     }
 
-    /// The image that `name` means: an id (whole, or 6 or more of its digits if they fit one image only), a
-    /// reference by tag, or one by digest.
+    /// Returns the image that `name` refers to: an id (complete, or 6 or more of its digits if they match one
+    /// image only), a reference by tag, or one by digest.
     pub fn find(&self, name: &str) -> Result<Option<Image>, ImageError> {
         let id = match self.resolve(name)? {
             Some(id) => id,
@@ -291,8 +293,8 @@ impl Catalog {
         only.filter(|_| ids.len() == 1)
     }
 
-    /// Forgets names and says which: all of them when `name` is an id; one tag when it is a tag that is not
-    /// the image's last; else the tag and the digests it leaves alone.
+    /// Removes names and returns them: only the tag if `name` is a tag and the image has others, otherwise all
+    /// names of the image.
     pub fn remove(&self, name: &str) -> Result<Vec<Reference>, ImageError> {
         let image = self.find(name)?.ok_or_else(|| ImageError::NoImage(name.to_owned()))?;
         let reference = name.parse::<Reference>().ok().filter(|r| r.digest().is_none());

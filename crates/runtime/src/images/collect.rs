@@ -1,9 +1,10 @@
-//! Garbage collection: blobs no name leads to, layers neither an image nor a snapshot needs.
+//! Garbage collection of blobs that no name refers to, and of layers that neither an image nor a snapshot
+//! needs.
 //!
-//! Whoever is about to use content that nothing leads to yet (a pull, an import, a new snapshot) holds a
-//! [`Lease`], a shared lock on a file; collecting needs the lock alone. The kernel gives the lock back however
-//! the holder ends, and other processes are kept out the same way. If somebody holds a lease, collecting is
-//! put off until the last one in this process lets go.
+//! A user of content that no name refers to yet (a pull, an import, a new snapshot) holds a [`Lease`], a shared
+//! lock on a file; collecting needs the exclusive lock. The kernel releases the lock however the holder ends,
+//! and it also excludes other processes. If a lease is held, collecting is postponed until the last one in this
+//! process is released.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -19,7 +20,7 @@ use super::layers::LayerStore;
 use super::oci::{self, Document, MAX_MANIFEST_BYTES};
 use super::snapshot::SnapshotStore;
 
-/// What collecting took away.
+/// What a collection removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Collected {
     pub blobs: Vec<Digest>,
@@ -28,7 +29,7 @@ pub struct Collected {
     pub bytes: u64,
 }
 
-/// All methods block.
+/// Collects unused content. All methods block.
 pub struct Collector {
     lock_path: PathBuf,
     content: ContentStore,
@@ -38,7 +39,7 @@ pub struct Collector {
     pending: AtomicBool,
 }
 
-/// Keeps content from being collected.
+/// A shared lock that prevents collecting.
 pub struct Lease {
     lock: Option<File>,
     collector: Arc<Collector>,
@@ -66,14 +67,14 @@ impl Collector {
             .map_err(ImageError::io("open", path))
     }
 
-    /// Waits while something is being collected, which is short.
+    /// Takes a lease; waits while a collection runs, which is short.
     pub fn lease(self: &Arc<Self>) -> Result<Lease, ImageError> {
         let lock = self.lock_file()?;
         lock.lock_shared().map_err(ImageError::io("lock", &self.lock_path))?;
         Ok(Lease { lock: Some(lock), collector: self.clone() })
     }
 
-    /// Runs `work` if nobody holds a lease.
+    /// Runs `work` if no lease is held.
     fn alone<T>(&self, work: impl FnOnce() -> Result<T, ImageError>) -> Result<Option<T>, ImageError> {
         let lock = self.lock_file()?;
         match lock.try_lock() {
@@ -83,7 +84,7 @@ impl Collector {
         }
     }
 
-    /// After a start: removes what was left half done, unless another process is at work.
+    /// Removes unfinished work after a start, unless another process holds a lease.
     pub fn tidy(&self) -> Result<(), ImageError> {
         let ingest = self.content.ingest_dir();
         self.alone(|| {
@@ -105,7 +106,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Collects now, or marks it as to be done if somebody holds a lease (None).
+    /// Collects now; if a lease is held, marks the collection as pending and returns `None`.
     pub fn collect(&self) -> Result<Option<Collected>, ImageError> {
         self.pending.store(true, Ordering::SeqCst);
         let collected = self.alone(|| {
@@ -125,7 +126,7 @@ impl Collector {
         for target in refs.values() {
             blobs.insert(target.descriptor.digest);
             blobs.insert(target.manifest);
-            // Damaged documents lead nowhere; what they led to is of no use any more.
+            // Damaged documents refer to nothing; their content cannot be used any more.
             if let Ok(content) = self.catalog.content(&target.manifest) {
                 blobs.insert(content.id);
                 blobs.extend(content.layers.iter().map(|layer| layer.digest));
@@ -151,7 +152,7 @@ impl Collector {
         Ok(collected)
     }
 
-    /// An index may have led to the manifest through another index.
+    /// Adds indexes between `index` and the manifest to `blobs`.
     fn nested_indexes(&self, index: &Digest, blobs: &mut BTreeSet<Digest>) {
         let Ok(bytes) = self.content.read(index, MAX_MANIFEST_BYTES) else { return };
         if let Ok(Document::Index(index)) = oci::parse_document(&bytes, "") {
@@ -183,7 +184,7 @@ impl Drop for Lease {
                 tracing::warn!(error = error.chain(), "cannot collect unused image content");
             }
         };
-        // A lease may end on an async thread, which must not block.
+        // A lease may be released on an async thread, which must not block.
         match tokio::runtime::Handle::try_current() {
             Ok(handle) => drop(handle.spawn_blocking(work)),
             Err(_) => work(),

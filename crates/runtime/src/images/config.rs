@@ -1,4 +1,4 @@
-//! The image configuration: what an image says about how it wants to be run.
+//! The image configuration: how an image is to be run.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
 
-/// Variables, words of commands, labels, ports and volumes together.
+/// The limit for variables, words of commands, labels, ports and volumes together.
 const MAX_ENTRIES: usize = 4096;
 
 /// The configuration blob as stored; its digest is the image's id.
@@ -35,11 +35,11 @@ pub struct RootFs {
     pub diff_ids: Vec<Digest>,
 }
 
-/// The part a container is started from. Docker writes null for what is not set.
+/// The part that a container is started from. Docker writes null for unset fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ImageConfig {
-    /// `uid`, `name`, `uid:gid`, `name:group`; empty is root.
+    /// `uid`, `name`, `uid:gid` or `name:group`; empty means root.
     #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "or_default")]
     pub user: String,
     /// Keys are `port/protocol`.
@@ -67,7 +67,7 @@ pub struct ImageConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Empty {}
 
-/// The user of an image as the CRI reports it: a number or a name, never both.
+/// The user of an image as the CRI reports it: either a number or a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImageUser {
     Uid(i64),
@@ -75,7 +75,7 @@ pub enum ImageUser {
 }
 
 impl ImageConfig {
-    /// None when the image names no user (it runs as root). A group part is not reported.
+    /// Returns the user; `None` if the image sets none (it runs as root). A group part is not reported.
     pub fn image_user(&self) -> Option<ImageUser> {
         let user = self.user.split(':').next().unwrap_or("");
         if user.is_empty() {
@@ -89,7 +89,8 @@ impl ImageConfig {
 }
 
 impl ConfigBlob {
-    /// Reads a configuration. Each of millions of empty entries would take more memory than text: too many are refused.
+    /// Parses a configuration. Refuses too many entries, because millions of empty ones would need far more
+    /// memory than text.
     pub fn parse(json: &[u8]) -> serde_json::Result<ConfigBlob> {
         use serde::de::Error;
         let blob: ConfigBlob = serde_json::from_slice(json)?;
@@ -105,7 +106,7 @@ impl ConfigBlob {
         Ok(blob)
     }
 
-    /// The chain id of each layer, bottom first; the last one names the whole stack.
+    /// Returns the chain id of each layer, bottom first; the last one identifies the whole stack.
     pub fn chain_ids(&self) -> Vec<Digest> {
         let mut parent = None;
         self.rootfs

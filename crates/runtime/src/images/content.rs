@@ -1,4 +1,5 @@
-//! Blobs on disk under `blobs/sha256/`, written beside, verified, synced and then renamed into place.
+//! Blobs on disk under `blobs/sha256/`: written to a temporary file, verified, synced and then renamed into
+//! place.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -12,7 +13,7 @@ use super::error::ContentError;
 /// Copy buffer for large content.
 pub(super) const COPY_BUFFER_BYTES: usize = 256 << 10;
 
-/// A content-addressed store. Cloning shares it. All methods block.
+/// A content-addressed store. Clones share it. All methods block.
 #[derive(Clone, Debug)]
 pub struct ContentStore {
     blobs: Arc<PathBuf>,
@@ -34,7 +35,7 @@ impl ContentStore {
         self.blobs.join(digest.hex())
     }
 
-    /// Size in bytes, None when the blob is not here.
+    /// Returns the size in bytes; `None` if the blob is missing.
     pub fn size(&self, digest: &Digest) -> Option<u64> {
         fs::metadata(self.blob_path(digest)).ok().map(|m| m.len())
     }
@@ -51,7 +52,7 @@ impl ContentStore {
         })
     }
 
-    /// Reads a small blob whole and checks it against its digest.
+    /// Reads a small blob as a whole and verifies its digest.
     pub fn read(&self, digest: &Digest, limit: u64) -> Result<Vec<u8>, ContentError> {
         let mut file = self.open_blob(digest)?;
         let path = self.blob_path(digest);
@@ -68,7 +69,7 @@ impl ContentStore {
         Ok(bytes)
     }
 
-    /// Stores a small blob; nothing is written when it is already here.
+    /// Stores a small blob; writes nothing if the store already has it.
     pub fn write(&self, bytes: &[u8]) -> Result<Digest, ContentError> {
         let digest = Digest::of(bytes);
         if !self.has(&digest) {
@@ -98,7 +99,7 @@ impl ContentStore {
         }
     }
 
-    /// Every blob with its size, in digest order; names that are no digests are left out.
+    /// Returns every blob with its size, in digest order; skips names that are not digests.
     pub fn list(&self) -> Result<Vec<(Digest, u64)>, ContentError> {
         let mut out = Vec::new();
         for entry in fs::read_dir(&*self.blobs).map_err(io_error("list", &self.blobs))? {
@@ -106,7 +107,7 @@ impl ContentStore {
             let Some(digest) = entry.file_name().to_str().and_then(|n| Digest::from_hex(n).ok()) else {
                 continue;
             };
-            // A blob that vanished meanwhile is no blob.
+            // A blob may be removed during the listing.
             if let Ok(metadata) = entry.metadata() {
                 out.push((digest, metadata.len()));
             }
@@ -115,7 +116,8 @@ impl ContentStore {
         Ok(out)
     }
 
-    /// Where things are made before they are renamed into place; same file system as everything else here.
+    /// The folder for unfinished files, which are renamed into place later; on the same file system as the
+    /// store.
     pub fn ingest_dir(&self) -> &Path {
         &self.ingest
     }
@@ -150,7 +152,7 @@ impl Ingest {
         self.hasher.as_ref().map_or(0, Hasher::bytes)
     }
 
-    /// Throws away what was written so far, to start over.
+    /// Discards what was written so far, to start again.
     pub fn reset(&mut self) -> Result<(), ContentError> {
         use std::io::Seek;
         self.file.set_len(0).and_then(|()| self.file.rewind()).map_err(io_error("truncate", &self.path))?;
@@ -199,13 +201,13 @@ impl Write for Ingest {
 impl Drop for Ingest {
     fn drop(&mut self) {
         if !self.kept {
-            // What stays behind is removed at the next open.
+            // A file that is left behind is removed at the next open.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Makes a name in `dir` nobody else uses, in this process or another, by `create` failing if it exists.
+/// Creates a file with a unique name in `dir`, also among processes: `create` must fail if the name exists.
 pub(super) fn create_unique<T>(
     dir: &Path,
     prefix: &str,
@@ -230,7 +232,7 @@ pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Replaces a file so that a reader, or whoever comes after a crash, sees the old or the new one whole.
+/// Replaces a file so that readers, also after a crash, see either the old or the new content as a whole.
 pub(super) fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("."));
     let (temp, mut file) =

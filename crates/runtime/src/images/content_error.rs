@@ -1,4 +1,4 @@
-//! What can go wrong with the content store.
+//! Errors of the content store.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::digest::Digest;
 use super::error_kind::ErrorKind;
 
-/// A blob that is missing, or not what it should be.
+/// A blob is missing, cannot be read or written, or does not match its digest, size or limit.
 #[derive(Debug, thiserror::Error)]
 pub enum ContentError {
     #[error("blob {0}: not found")]

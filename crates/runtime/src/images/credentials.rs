@@ -1,4 +1,4 @@
-//! Registry credentials: docker's configuration files as pull secrets carry them, matched to images by the
+//! Registry credentials from docker's configuration files, which pull secrets contain, matched to images by the
 //! kubelet's rules (<https://kubernetes.io/docs/concepts/containers/images/#config-json>).
 
 use std::collections::BTreeMap;
@@ -10,16 +10,16 @@ use serde::Deserialize;
 
 use super::reference::Reference;
 
-/// The key docker uses for its own registry.
+/// The key that docker uses for its own registry.
 const DEFAULT_KEY: &str = "index.docker.io";
 
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Credential {
     pub username: String,
     pub password: String,
-    /// A refresh token to be traded for access tokens; goes before the password.
+    /// A refresh token to exchange for access tokens; takes precedence over the password.
     pub identity_token: Option<String>,
-    /// A token to be sent to the registry as it is.
+    /// A token that is sent to the registry unchanged.
     pub registry_token: Option<String>,
 }
 
@@ -71,8 +71,8 @@ impl Keyring {
         Keyring::default()
     }
 
-    /// Adds one credential for `location`: `host[:port][/path]`, where the host may hold globs (`*.example.com`).
-    /// A scheme and a leading `/v1/` or `/v2/` of the path are ignored.
+    /// Adds one credential for `location`: `host[:port][/path]`, where the host may contain globs
+    /// (`*.example.com`). A scheme and a leading `/v1/` or `/v2/` of the path are ignored.
     pub fn add(&mut self, location: &str, credential: Credential) {
         let credentials = self.entries.entry(key(location)).or_default();
         if !credentials.contains(&credential) {
@@ -80,7 +80,7 @@ impl Keyring {
         }
     }
 
-    /// Adds everything of a `.dockerconfigjson`: `{"auths": {location: {…}}}`.
+    /// Adds all entries of a `.dockerconfigjson`: `{"auths": {location: {…}}}`.
     pub fn add_docker_config_json(&mut self, json: &[u8]) -> Result<(), CredentialError> {
         #[derive(Deserialize)]
         struct File {
@@ -91,7 +91,7 @@ impl Keyring {
         self.add_entries(file.auths)
     }
 
-    /// Adds everything of a legacy `.dockercfg`: `{location: {…}}`.
+    /// Adds all entries of a legacy `.dockercfg`: `{location: {…}}`.
     pub fn add_dockercfg(&mut self, json: &[u8]) -> Result<(), CredentialError> {
         self.add_entries(serde_json::from_slice(json)?)
     }
@@ -127,8 +127,8 @@ impl Keyring {
         self.entries.is_empty()
     }
 
-    /// The credentials to try for an image, the longest matching location first. Docker's own registry falls
-    /// back on `index.docker.io`.
+    /// Returns the credentials to try for an image, the longest matching location first. For docker's own
+    /// registry, `index.docker.io` is the fallback.
     pub fn lookup(&self, image: &Reference) -> Vec<Credential> {
         let target = image.repository();
         let found: Vec<Credential> = self
@@ -170,8 +170,8 @@ fn key(location: &str) -> String {
     if path.len() > 1 { format!("{host}{path}") } else { host.to_owned() }
 }
 
-/// Whether `glob` (`host[:port][/path]`) covers `target`: equal ports, host labels that match one by one, a
-/// path prefix.
+/// Decides whether `glob` (`host[:port][/path]`) covers `target`: the ports are equal, the host labels match
+/// one by one, and the path is a prefix.
 fn matches(glob: &str, target: &str) -> bool {
     let split = |text: &str| -> (String, String, String) {
         let (authority, path) = match text.find('/') {
@@ -194,13 +194,13 @@ fn matches(glob: &str, target: &str) -> bool {
         && glob_labels.iter().zip(&labels).all(|(glob, label)| glob_match(glob.as_bytes(), label.as_bytes()))
 }
 
-/// `*`, `?` and `[…]` within one host label. A malformed glob matches nothing.
+/// Matches `*`, `?` and `[…]` within one host label. A malformed glob matches nothing.
 fn glob_match(glob: &[u8], text: &[u8]) -> bool {
-    // Labels are short (DNS says 63), a bound that keeps several stars from costing much.
+    // Labels are short (DNS allows 63 bytes); the bound limits the cost of several stars.
     if glob.len() > 255 || text.len() > 255 {
         return false;
     }
-    // reachable[i]: the part of the glob so far matches the first i bytes.
+    // reachable[i]: the glob read so far matches the first i bytes.
     let mut reachable = vec![false; text.len() + 1];
     reachable[0] = true;
     let mut rest = glob;
@@ -227,7 +227,7 @@ fn glob_match(glob: &[u8], text: &[u8]) -> bool {
 
 type Accepts<'a> = Box<dyn Fn(u8) -> bool + 'a>;
 
-/// The matcher of the glob's first element that is no star, and what follows it.
+/// Returns the matcher of the glob's first element, which is not a star, and the rest of the glob.
 fn one(glob: &[u8]) -> Option<(Accepts<'_>, &[u8])> {
     match glob {
         [b'?', after @ ..] => Some((Box::new(|_| true), after)),
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(users(&keyring, "r.io/team/app"), ["bob", "alice", "carol"]);
         assert_eq!(users(&keyring, "r.io/app"), ["alice", "carol"]);
         assert_eq!(keyring.lookup(&"r.io/app".parse().unwrap())[0].password, "pa:ss");
-        assert!(!format!("{keyring:?}").contains("pa:ss"), "secrets stay out of logs");
+        assert!(!format!("{keyring:?}").contains("pa:ss"), "secrets are not logged");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! SHA-256 digests in the `sha256:<64 hex digits>` form, and a hasher that readers and writers can feed.
+//! SHA-256 digests in the form `sha256:<64 hex digits>`, and a hasher for readers and writers.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The content address of a blob. Only SHA-256 is stored; other algorithms are refused when parsed.
+/// The content address of a blob. Only SHA-256 is supported; parsing refuses other algorithms.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
 
@@ -25,7 +25,7 @@ impl Digest {
         hasher.finish()
     }
 
-    /// The 64 lower-case hex digits, without the algorithm.
+    /// Returns the 64 lower-case hex digits, without the algorithm.
     pub fn hex(&self) -> String {
         use fmt::Write;
         self.0.iter().fold(String::with_capacity(64), |mut out, byte| {
@@ -48,8 +48,8 @@ impl Digest {
         Ok(Digest(out))
     }
 
-    /// The identity of a stack of layers: its top layer's diff id folded into the chain below it
-    /// (OCI image specification, "Layer ChainID").
+    /// Returns the chain id of a stack of layers: the digest of the parent's chain id and the top layer's diff
+    /// id (OCI image specification, "Layer ChainID").
     pub fn chain(parent: Option<Digest>, diff_id: Digest) -> Digest {
         match parent {
             None => diff_id,
@@ -106,7 +106,7 @@ impl<'de> Deserialize<'de> for Digest {
     }
 }
 
-/// An incremental SHA-256 that also counts what it has seen.
+/// An incremental SHA-256 that also counts the bytes.
 pub struct Hasher {
     context: ring::digest::Context,
     bytes: u64,
@@ -139,7 +139,7 @@ impl Default for Hasher {
     }
 }
 
-/// Hashes what is read through it, and refuses to hand out more than `limit` bytes.
+/// Hashes the bytes that are read through it, and fails after `limit` bytes.
 pub struct HashingReader<R> {
     inner: R,
     hasher: Hasher,
@@ -151,7 +151,7 @@ impl<R: Read> HashingReader<R> {
         HashingReader { inner, hasher: Hasher::new(), limit }
     }
 
-    /// Reads to the end, so that trailing bytes are hashed too, and gives digest and length.
+    /// Reads to the end, so that trailing bytes are hashed too, and returns digest and length.
     pub fn finish(mut self) -> io::Result<(Digest, u64)> {
         io::copy(&mut self, &mut io::sink())?;
         let bytes = self.hasher.bytes();

@@ -1,4 +1,4 @@
-//! What can go wrong with images, worded so that the chain reads as containerd's messages do.
+//! Errors of images, worded so that the chain of errors reads like containerd's messages.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -72,7 +72,7 @@ impl ImageError {
         }
     }
 
-    /// The error and everything under it in one line, `outer: inner: innermost`.
+    /// Returns the error and its sources in one line, `outer: inner: innermost`.
     pub fn chain(&self) -> String {
         let mut out = self.to_string();
         let mut source = std::error::Error::source(self);

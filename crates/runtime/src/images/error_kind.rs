@@ -1,6 +1,6 @@
-//! The coarse reasons of errors with images.
+//! The coarse reasons of image errors.
 
-/// The coarse reason, for callers that act on it (an ErrImagePull's wording, an exit code).
+/// The coarse reason, for callers that act on it (the wording of ErrImagePull, an exit code).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
     NotFound,
@@ -14,7 +14,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The gRPC code a CRI runtime answers with, as it is spelled in the kubelet's messages.
+    /// Returns the gRPC code that a CRI runtime answers with, in the spelling of the kubelet's messages.
     pub fn code(self) -> &'static str {
         match self {
             ErrorKind::NotFound => "NotFound",

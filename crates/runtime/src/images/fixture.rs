@@ -26,7 +26,7 @@ impl TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        // A store's syncing thread may still put a marker somewhere inside.
+        // A store's syncing thread may still create a marker file inside.
         for _ in 0..50 {
             match std::fs::remove_dir_all(&self.0) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
@@ -57,7 +57,7 @@ impl Tar {
         header
     }
 
-    /// The name goes in as it is, dots and slashes included.
+    /// Adds an entry with the name as given, dots and slashes included.
     fn put(mut self, mut header: tar::Header, name: &str, content: &[u8]) -> Tar {
         let field = &mut header.as_old_mut().name;
         field[..name.len()].copy_from_slice(name.as_bytes());
@@ -118,7 +118,7 @@ impl Tar {
     }
 }
 
-/// An image in memory: its blobs and the manifest among them.
+/// An image in memory: its blobs, and the descriptor of its manifest.
 pub struct TestImage {
     pub blobs: Vec<(Digest, Vec<u8>)>,
     pub manifest: Descriptor,
@@ -126,7 +126,7 @@ pub struct TestImage {
 }
 
 impl TestImage {
-    /// `layers` are `(what is stored, what it uncompresses to)`.
+    /// `layers` are pairs (stored bytes, uncompressed bytes).
     pub fn new(layers: &[(Vec<u8>, Vec<u8>)], config: ImageConfig) -> TestImage {
         let platform = Platform::host();
         let blob = ConfigBlob {
@@ -172,7 +172,7 @@ impl TestImage {
         tar
     }
 
-    /// An OCI layout archive with this image alone.
+    /// Returns an OCI layout archive with only this image.
     pub fn oci_archive(&self, name: &str) -> Vec<u8> {
         let index = serde_json::json!({
             "schemaVersion": 2,
@@ -196,7 +196,8 @@ pub fn zstd(bytes: &[u8]) -> Vec<u8> {
     ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
 }
 
-/// Layers hold owners, devices and whiteouts, which only root can make.
+/// Returns whether the test runs as root. Layers contain owners, devices and whiteouts, which only root can
+/// create.
 pub fn is_root() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {

@@ -1,4 +1,4 @@
-//! One lock a key: whoever comes second for the same blob or layer waits for the first.
+//! One lock per key: a second task for the same blob or layer waits for the first.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -19,7 +19,7 @@ impl DigestLocks {
         self.entry(digest).lock_owned().await
     }
 
-    /// For threads that may block.
+    /// Like `lock`, for threads that may block.
     pub fn blocking_lock(&self, digest: Digest) -> OwnedMutexGuard<()> {
         self.entry(digest).blocking_lock_owned()
     }

@@ -1,7 +1,8 @@
-//! What the writable layers of containers take, without a walk for each question.
+//! Disk usage of the containers' writable layers, without a walk for each request.
 //!
-//! A walk takes as long as a container wants it to: it may have millions of files. So a figure is used again for a while,
-//! one walk at a time goes through a layer however many ask, few go on at once, and nobody waits long for one.
+//! A container determines how long a walk takes, because it may have millions of files. Therefore a result is
+//! reused for a while, at most one walk at a time runs per layer, few run in total, and callers wait only
+//! briefly.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,17 +14,17 @@ use tokio::time::Instant;
 use super::error::ImageError;
 use super::usage::DiskUsage;
 
-/// A figure is used for so long, and for so many times what its walk took.
+/// How long a result is reused: at least this long, and at least this many times the duration of its walk.
 const FRESH: Duration = Duration::from_secs(10);
 const FRESH_PER_WALK: u32 = 20;
-/// Who asks gets the last figure when a walk takes longer.
+/// How long a caller waits for a walk; after that it gets the last result.
 const WAIT: Duration = Duration::from_secs(1);
 const MAX_WALKS: usize = 2;
 
 #[derive(Default)]
 struct Entry {
     last: Option<Figure>,
-    /// Closed when the walk that goes on has ended.
+    /// Closed when the running walk has ended.
     walk: Option<watch::Receiver<()>>,
 }
 
@@ -40,7 +41,7 @@ impl Figure {
     }
 }
 
-/// The figures by the name of the snapshot.
+/// The results by name of the snapshot.
 pub struct Measured {
     entries: Arc<Mutex<BTreeMap<String, Entry>>>,
     walks: Arc<Semaphore>,
@@ -57,7 +58,7 @@ fn lock(entries: &Mutex<BTreeMap<String, Entry>>) -> MutexGuard<'_, BTreeMap<Str
 }
 
 impl Measured {
-    /// The figure of a snapshot; `None` as long as none is known.
+    /// Returns the usage of a snapshot; `None` while it is not known yet.
     pub async fn usage(
         &self,
         name: &str,
@@ -76,12 +77,12 @@ impl Measured {
                 ended
             })
         };
-        // Nothing is ever sent: the end of the sender is the end of the walk.
+        // Nothing is ever sent: the channel closes when the walk ends.
         let _ = tokio::time::timeout(WAIT, ended.changed()).await;
         lock(&self.entries).get(name).and_then(|entry| entry.last).map(|figure| figure.usage)
     }
 
-    /// A walk that goes on when nobody waits for it any more.
+    /// Starts a walk, which continues even if no caller waits for it any longer.
     fn start(
         &self,
         name: String,
@@ -98,7 +99,7 @@ impl Measured {
             let at = Instant::now();
             let mut entries = lock(&entries);
             match result.unwrap_or(Err(ImageError::Panicked("measuring a snapshot"))) {
-                // Forgotten meanwhile: the snapshot has been removed.
+                // If the entry is missing, the snapshot was removed meanwhile.
                 Ok(usage) => {
                     if let Some(entry) = entries.get_mut(&name) {
                         entry.last = Some(Figure { usage, at, took: at - began });
@@ -113,7 +114,7 @@ impl Measured {
         ended
     }
 
-    /// The snapshot is gone.
+    /// Forgets the result of a removed snapshot.
     pub fn forget(&self, name: &str) {
         lock(&self.entries).remove(name);
     }
@@ -165,7 +166,7 @@ mod tests {
         assert_eq!(measured.usage("a", long).await, None);
         assert_eq!(measured.usage("b", || Ok(usage(3))).await, Some(usage(3)), "another container");
         drop(go_on);
-        assert_eq!(measured.usage("a", || Ok(usage(8))).await, Some(usage(7)), "the walk that went on");
+        assert_eq!(measured.usage("a", || Ok(usage(8))).await, Some(usage(7)), "the walk that continued");
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! The documents of an image: descriptors, manifests, indexes and platforms, in OCI and docker flavours.
+//! The documents of an image: descriptors, manifests, indexes and platforms, in the OCI and docker formats.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,15 @@ pub const OCI_LAYER_TAR: &str = "application/vnd.oci.image.layer.v1.tar";
 pub const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 pub const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
 
-/// The name annotation containerd and docker write, and ours in the store's own index.
+/// The name annotation of containerd and docker, also used in the store's own index.
 pub const NAME_ANNOTATION: &str = "io.containerd.image.name";
 pub const REF_NAME_ANNOTATION: &str = "org.opencontainers.image.ref.name";
 
-/// Largest manifest or index read, from anywhere (the distribution specification asks for at least 4 MiB).
+/// The largest manifest or index that is read (the distribution specification asks for at least 4 MiB).
 pub const MAX_MANIFEST_BYTES: u64 = 4 << 20;
-/// Largest image configuration read: a hundred times what most have.
+/// The largest image configuration that is read: a hundred times the usual size.
 pub const MAX_CONFIG_BYTES: u64 = 1 << 20;
-/// overlayfs stacks no more than this many lower directories.
+/// The highest number of lower directories of an overlayfs mount.
 pub const MAX_LAYERS: usize = 500;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,7 +73,7 @@ pub struct Index {
     pub manifests: Vec<Descriptor>,
 }
 
-/// A manifest or an index, told apart by what it holds when the media type does not say.
+/// A manifest or an index, distinguished by its content if the media type does not say.
 #[derive(Debug, Clone)]
 pub enum Document {
     Manifest(Manifest),
@@ -94,7 +94,7 @@ pub enum DocumentError {
     NoPlatform,
 }
 
-/// Parses a manifest or index. `media_type` is what the transport said, if anything.
+/// Parses a manifest or index. `media_type` is the one that the transport reported, if any.
 pub fn parse_document(bytes: &[u8], media_type: &str) -> Result<Document, DocumentError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -142,7 +142,7 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// The platform this machine runs.
+    /// Returns the platform of this machine.
     pub fn host() -> Platform {
         let (architecture, variant) = match std::env::consts::ARCH {
             "x86_64" => ("amd64", None),
@@ -159,28 +159,28 @@ impl Platform {
         }
     }
 
-    /// How well `offered` serves this platform: None is not at all, lower is better.
+    /// Ranks how well `offered` suits this platform: `None` means not at all, lower is better.
     fn rank(&self, offered: &Platform) -> Option<u8> {
         if offered.os != self.os || offered.architecture != self.architecture {
             return None;
         }
         let plain = |variant: &Option<String>| match (self.architecture.as_str(), variant.as_deref()) {
-            // v8 is what arm64 means, v1 what amd64 means.
+            // v8 is the default variant of arm64, and v1 that of amd64.
             (_, None | Some("")) | ("arm64", Some("v8")) | ("amd64", Some("v1")) => None,
             (_, Some(v)) => Some(v.to_owned()),
         };
         match (plain(&self.variant), plain(&offered.variant)) {
             (wanted, got) if wanted == got => Some(0),
             (Some(_), None) => Some(1),
-            // Older 32-bit arm code runs on a newer core, never the other way round.
+            // Code for older 32-bit arm runs on newer cores, but not the reverse.
             (Some(wanted), Some(got)) if self.architecture == "arm" && got < wanted => Some(2),
             _ => None,
         }
     }
 }
 
-/// The manifest of an index that serves `platform` best; the first of equals. Entries that name no platform
-/// are the last resort: their configuration has to be looked at by the caller.
+/// Returns the manifest of an index that suits `platform` best; of equal ones, the first. Entries without a
+/// platform are the last choice: the caller has to check their configuration.
 pub fn select_platform<'a>(index: &'a Index, platform: &Platform) -> Option<&'a Descriptor> {
     let usable = |d: &&Descriptor| {
         matches!(d.media_type.as_str(), OCI_MANIFEST | DOCKER_MANIFEST | OCI_INDEX | DOCKER_LIST | "")

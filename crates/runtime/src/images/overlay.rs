@@ -1,4 +1,4 @@
-//! Mounting and unmounting overlayfs, with any number of layers.
+//! Mounts and unmounts overlayfs, with any number of layers.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,18 +13,18 @@ use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::containers::mount_api::{self, MOUNT_ATTR_RDONLY};
 
-/// The user namespace whose ids a mount's files are shown with.
+/// The user namespace to whose ids a mount's files are mapped.
 #[derive(Debug, Clone)]
 pub struct MappedIds {
     pub user_namespace: Arc<OwnedFd>,
-    /// What its root is outside.
+    /// The host id of the namespace's root.
     pub root: u32,
 }
 
-/// What to stack: `lowerdirs` topmost first, all below `dir`'s `upper`, `work` and `rootfs`.
+/// The parts of an overlay: `lowerdirs`, topmost first, and `upper`, `work` and `rootfs` in `dir`.
 #[derive(Debug, Clone)]
 pub struct OverlayMount {
-    /// Holds `upper`, `work`, `rootfs` (the target) and `l`, short links to the lower directories.
+    /// Contains `upper`, `work`, `rootfs` (the target) and `l`, short links to the lower directories.
     pub dir: PathBuf,
     pub lowerdirs: Vec<PathBuf>,
 }
@@ -34,8 +34,8 @@ impl OverlayMount {
         self.dir.join("rootfs")
     }
 
-    /// Makes the links that keep the option string short: mount(2) takes one page of it, which absolute paths
-    /// of some sixty layers fill.
+    /// Creates the links that keep the option string short: mount(2) takes at most one page, which absolute
+    /// paths of about sixty layers fill.
     pub fn prepare(dir: &Path, lowerdirs: &[PathBuf]) -> io::Result<()> {
         for name in ["upper", "work", "rootfs", "l"] {
             fs::create_dir(dir.join(name))?;
@@ -46,7 +46,7 @@ impl OverlayMount {
         Ok(())
     }
 
-    /// Mounts unless it is mounted already. A read-only one leaves the upper directory out of use.
+    /// Mounts the overlay unless it is mounted already. A read-only overlay does not use the upper directory.
     pub fn mount(&self) -> io::Result<()> {
         if self.is_mounted()? {
             return Ok(());
@@ -55,12 +55,12 @@ impl OverlayMount {
         in_directory(self.dir.clone(), move || overlay(&target, &options))
     }
 
-    /// As [`OverlayMount::mount`], with the layers' files shown with the ids of a user namespace. What is
-    /// written carries the outside ids.
+    /// Like [`OverlayMount::mount`], with the layers' files id-mapped to a user namespace. Files that are
+    /// written get the host ids.
     ///
-    /// overlayfs cannot be id-mapped itself, so its layers are: in a mount namespace of the thread's own,
-    /// which ends with it and takes their mounts along, whatever happens on the way. The overlay alone is
-    /// taken out of there.
+    /// overlayfs itself cannot be id-mapped, so its layers are: in a mount namespace of a thread, which ends
+    /// with the thread together with their mounts, also after an error. Only the overlay mount is taken out of
+    /// that namespace.
     pub fn mount_mapped(&self, ids: &MappedIds) -> io::Result<()> {
         if self.is_mounted()? {
             return Ok(());
@@ -91,15 +91,15 @@ impl OverlayMount {
         })
     }
 
-    /// `layers` is the folder with a short name for each of them.
+    /// Returns the mount options; `layers` is the folder with a short name for each layer.
     fn options(&self, layers: &str) -> String {
         let lower: Vec<String> = (0..self.lowerdirs.len()).map(|n| format!("{layers}/{n}")).collect();
         format!("index=off,lowerdir={},upperdir=upper,workdir=work", lower.join(":"))
     }
 
-    /// Unmounts, detaching if something still uses it; fine if it is not mounted.
+    /// Unmounts the overlay, lazily if it is in use; does nothing if it is not mounted.
     pub fn unmount(&self) -> io::Result<()> {
-        /// The same target can have been mounted over by mistake, hardly more often than this.
+        /// The same target can have been mounted several times by mistake, but hardly more often than this.
         const MAX_MOUNTS: usize = 8;
         let target = self.target();
         for _ in 0..MAX_MOUNTS {
@@ -118,13 +118,13 @@ impl OverlayMount {
         Err(io::Error::other("still mounted after unmounting it several times"))
     }
 
-    /// A mounted overlay is a device of its own.
+    /// Returns whether the overlay is mounted: a mounted overlay has its own device number.
     pub fn is_mounted(&self) -> io::Result<bool> {
         let outside = fs::symlink_metadata(&self.dir)?;
         match fs::symlink_metadata(self.target()) {
             Ok(inside) => Ok(inside.dev() != outside.dev()),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-            // A mount whose layers were taken away is still one.
+            // An overlay whose layers were removed is still mounted.
             Err(e) if e.raw_os_error() == Some(libc::ESTALE) => Ok(true),
             Err(e) => Err(e),
         }
@@ -141,7 +141,7 @@ fn open_tree(path: &Path) -> io::Result<OwnedFd> {
     mount_api::open_tree(&path, false)
 }
 
-/// Runs `work` with `dir` as working directory, on a thread whose working directory is its own.
+/// Runs `work` with `dir` as working directory, on a thread that does not share its working directory.
 fn in_directory<T: Send + 'static>(
     dir: PathBuf,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,

@@ -5,13 +5,13 @@ use std::str::FromStr;
 
 use super::digest::{Digest, DigestError};
 
-/// Longest repository name, host included (the distribution specification's limit).
+/// The longest repository name, host included (the distribution specification's limit).
 const MAX_NAME: usize = 255;
 const MAX_TAG: usize = 128;
 const DEFAULT_HOST: &str = "docker.io";
 const DEFAULT_TAG: &str = "latest";
 
-/// A normalised reference: `nginx` is `docker.io/library/nginx:latest`. It has a tag, a digest or both.
+/// A normalised reference: `nginx` becomes `docker.io/library/nginx:latest`. It has a tag, a digest or both.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reference {
     host: String,
@@ -41,12 +41,12 @@ pub enum ReferenceError {
 }
 
 impl Reference {
-    /// The registry host with its port, `docker.io` where none was given.
+    /// Returns the registry host with its port, `docker.io` if the reference names none.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The path inside the registry, `library/nginx` for `nginx`.
+    /// Returns the path inside the registry, for example `library/nginx` for `nginx`.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -59,12 +59,12 @@ impl Reference {
         self.digest
     }
 
-    /// Host and path: `docker.io/library/nginx`.
+    /// Returns host and path, for example `docker.io/library/nginx`.
     pub fn repository(&self) -> String {
         format!("{}/{}", self.host, self.path)
     }
 
-    /// What a registry is asked for: the digest if there is one, else the tag.
+    /// Returns what a registry is asked for: the digest if there is one, otherwise the tag.
     pub fn identifier(&self) -> String {
         match (&self.digest, &self.tag) {
             (Some(digest), _) => digest.to_string(),
@@ -73,7 +73,8 @@ impl Reference {
         }
     }
 
-    /// The same repository by digest alone: how an image stays findable after its tag moved on.
+    /// Returns the same repository with the digest alone, by which an image can be found after its tag has
+    /// moved.
     pub fn with_digest(&self, digest: Digest) -> Reference {
         Reference { host: self.host.clone(), path: self.path.clone(), tag: None, digest: Some(digest) }
     }
@@ -88,7 +89,7 @@ impl Reference {
         })
     }
 
-    /// The short form people type: `nginx:1.25` for `docker.io/library/nginx:1.25`.
+    /// Returns the short form that users type: `nginx:1.25` for `docker.io/library/nginx:1.25`.
     pub fn familiar(&self) -> String {
         let full = self.to_string();
         match full.strip_prefix("docker.io/") {
@@ -152,7 +153,7 @@ impl fmt::Debug for Reference {
     }
 }
 
-/// A colon after the last slash starts the tag; an earlier one belongs to the host's port.
+/// Splits off the tag. A colon after the last slash starts the tag; an earlier one belongs to the host's port.
 fn split_tag(text: &str) -> (&str, Option<&str>) {
     let last = text.rfind('/').map_or(0, |at| at + 1);
     match text[last..].find(':') {
@@ -161,8 +162,8 @@ fn split_tag(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The first component is a host if it could not be a path: it has a dot, a colon, upper case, or is
-/// `localhost`.
+/// Splits off the host. The first component is a host if it cannot be a path: it has a dot, a colon or upper
+/// case, or is `localhost`.
 fn split_host(name: &str) -> (String, String) {
     let (host, path) = match name.split_once('/') {
         Some((first, rest))
@@ -221,7 +222,8 @@ fn check_path(name: &str, path: &str) -> Result<(), ReferenceError> {
     Err(ReferenceError::Path(name.chars().take(MAX_NAME).collect()))
 }
 
-/// Lower-case alphanumeric runs joined by one dot, one or two underscores, or any number of dashes.
+/// Decides whether the component consists of lower-case alphanumeric runs joined by one dot, one or two
+/// underscores, or any number of dashes.
 fn is_path_component(component: &str) -> bool {
     let mut rest = component.as_bytes();
     loop {

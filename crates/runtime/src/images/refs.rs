@@ -1,4 +1,4 @@
-//! The names of images, kept as the OCI layout's `index.json` and replaced whole at every change.
+//! The names of images, stored as the OCI layout's `index.json`, which is replaced as a whole at every change.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,20 +16,20 @@ const MANIFEST_ANNOTATION: &str = "knarr.manifest";
 const INPUTS_ANNOTATION: &str = "knarr.build-inputs";
 const LAYOUT: &str = "{\"imageLayoutVersion\":\"1.0.0\"}\n";
 
-/// What a name stands for.
+/// The image that a name refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// What the registry or archive called the image: a manifest, or an index of several platforms.
+    /// The image's descriptor from the registry or archive: a manifest, or an index of several platforms.
     pub descriptor: Descriptor,
-    /// The manifest of the platform that was chosen; the descriptor's own digest if it is no index.
+    /// The manifest of the chosen platform; the descriptor's own digest if that is not an index.
     pub manifest: Digest,
-    /// For images built here: a fingerprint of what they were built from.
+    /// For images that were built here: a fingerprint of their inputs.
     pub inputs: Option<String>,
 }
 
 pub type Refs = BTreeMap<Reference, Target>;
 
-/// Identifies one version of the file, so that another process's change is noticed without reading it.
+/// Identifies one version of the file, to notice another process's change without reading the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     inode: u64,
@@ -46,7 +46,8 @@ pub fn stamp(root: &Path) -> Result<Option<Stamp>, ContentError> {
     }
 }
 
-/// Reads the names; an absent file holds none. Entries without a usable name are not ours and are dropped.
+/// Reads the names; a missing file has none. Entries without a usable name were written by other tools and are
+/// dropped.
 pub fn load(root: &Path) -> Result<Refs, ContentError> {
     let path = root.join("index.json");
     let bytes = match fs::read(&path) {

@@ -16,21 +16,21 @@ use super::usage::{DiskUsage, disk_usage};
 
 const MAX_NAME: usize = 128;
 
-/// A container's root file system: layers it shares, a layer it writes to. It survives restarts; the mount
-/// does not survive a reboot and is made again by [`Snapshot::mount`].
+/// A container's root file system: the layers that it shares, and one that it writes to. It survives restarts.
+/// Its mount does not survive a reboot, and [`Snapshot::mount`] creates it again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The container's id, or whatever else the caller chose.
+    /// The container's id, or another name that the caller chose.
     pub name: String,
     /// The image's id.
     pub image: Digest,
     /// Chain ids of the layers, bottom first.
     pub layers: Vec<Digest>,
-    /// The layers as overlayfs wants them: topmost first.
+    /// The folders of the layers in overlayfs order: topmost first.
     pub lowerdirs: Vec<PathBuf>,
     pub upperdir: PathBuf,
     pub workdir: PathBuf,
-    /// Where it is mounted: the container's root.
+    /// The mount point, which is the container's root.
     pub target: PathBuf,
 }
 
@@ -44,7 +44,7 @@ impl Snapshot {
     fn at(dir: &Path, name: &str, record: Record, layers: &LayerStore, empty: &Path) -> Snapshot {
         let mut lowerdirs: Vec<PathBuf> = record.layers.iter().rev().map(|l| layers.fs_dir(l)).collect();
         if lowerdirs.is_empty() {
-            // overlayfs wants at least one.
+            // overlayfs needs at least one lower directory.
             lowerdirs.push(empty.to_owned());
         }
         Snapshot {
@@ -63,15 +63,15 @@ impl Snapshot {
         OverlayMount { dir, lowerdirs: self.lowerdirs.clone() }
     }
 
-    /// Mounts the overlay at `target` in the caller's mount namespace, shown with `ids` if given; fine if it
-    /// is mounted. Blocks.
+    /// Mounts the overlay at `target` in the caller's mount namespace, id-mapped to `ids` if given; does
+    /// nothing if it is mounted already. Blocks.
     pub fn mount(&self, ids: Option<&MappedIds>) -> Result<(), ImageError> {
         let overlay = self.overlay();
         ids.map_or_else(|| overlay.mount(), |ids| overlay.mount_mapped(ids))
             .map_err(ImageError::io("mount overlay on", &self.target))
     }
 
-    /// Unmounts it, lazily if it is in use; fine if it is not mounted. Blocks.
+    /// Unmounts the overlay, lazily if it is in use; does nothing if it is not mounted. Blocks.
     pub fn unmount(&self) -> Result<(), ImageError> {
         self.overlay().unmount().map_err(ImageError::io("unmount", &self.target))
     }
@@ -80,7 +80,7 @@ impl Snapshot {
         self.overlay().is_mounted().map_err(ImageError::io("stat", &self.target))
     }
 
-    /// What the container has written. Walks the writable layer; blocks.
+    /// Returns the disk usage of what the container has written. Walks the writable layer; blocks.
     pub fn usage(&self) -> Result<DiskUsage, ImageError> {
         disk_usage(&self.upperdir).map_err(ImageError::io("walk", &self.upperdir))
     }
@@ -109,7 +109,7 @@ impl SnapshotStore {
         Ok(store)
     }
 
-    /// Makes a snapshot over `layers` (chain ids, bottom first), which must be unpacked.
+    /// Creates a snapshot over `layers` (chain ids, bottom first), which must be unpacked.
     pub fn create(&self, name: &str, image: Digest, layers: Vec<Digest>) -> Result<Snapshot, ImageError> {
         check_name(name)?;
         let dir = self.root.join(name);
@@ -149,8 +149,8 @@ impl SnapshotStore {
         Ok(Some(Snapshot::at(&dir, name, record, &self.layers, &self.empty)))
     }
 
-    /// Every snapshot by name. One whose record cannot be read (a crash of the machine) is left out; its
-    /// folder goes when it is removed by name.
+    /// Returns every snapshot, sorted by name. A snapshot whose record cannot be read (after a crash of the
+    /// machine) is skipped; its folder is removed when it is removed by name.
     pub fn list(&self) -> Result<Vec<Snapshot>, ImageError> {
         let mut out = Vec::new();
         for entry in fs::read_dir(&self.root).map_err(ImageError::io("list", &self.root))? {
@@ -165,8 +165,8 @@ impl SnapshotStore {
         Ok(out)
     }
 
-    /// Unmounts the snapshot and takes it away; fine if there is none. Its files are freed by
-    /// [`SnapshotStore::empty_trash`].
+    /// Unmounts and removes the snapshot; does nothing if it does not exist. [`SnapshotStore::empty_trash`]
+    /// frees its space.
     pub fn remove(&self, name: &str) -> Result<(), ImageError> {
         check_name(name)?;
         let dir = self.root.join(name);
@@ -182,7 +182,7 @@ impl SnapshotStore {
         layers::empty_trash(self.layers.trash_dir());
     }
 
-    /// The chain ids that must not be collected.
+    /// Returns the chain ids that must not be collected.
     pub fn layers_in_use(&self) -> Result<BTreeSet<Digest>, ImageError> {
         Ok(self.list()?.into_iter().flat_map(|snapshot| snapshot.layers).collect())
     }

@@ -1,7 +1,7 @@
 //! [`ImageStore`]: the images and snapshots under one folder, for async callers.
 //!
-//! Several processes may have the same folder open: names are re-read when the file changed, and a lock file
-//! keeps one from collecting what another is using.
+//! Several processes may have the same folder open: names are read again when the file has changed, and a lock
+//! file prevents one process from collecting what another is using.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use super::reference::Reference;
 use super::snapshot::{Snapshot, SnapshotStore};
 use super::usage::{DiskUsage, FsInfo, fs_info};
 
-/// A cheap handle on the store; clones share it.
+/// A handle to the store that is cheap to clone; clones share the store.
 #[derive(Clone)]
 pub struct ImageStore {
     pub(super) inner: Arc<Inner>,
 }
 
-/// What removing a name did.
+/// The result of removing a name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Removed {
     pub untagged: Vec<String>,
-    /// None when collecting had to wait for a pull or import to end.
+    /// `None` if collecting has to wait until a pull or import has ended.
     pub collected: Option<Collected>,
 }
 
@@ -53,7 +53,7 @@ impl std::fmt::Debug for ImageStore {
 }
 
 impl ImageStore {
-    /// Opens or creates the store in `dir`, and removes what an earlier process left half done.
+    /// Opens or creates the store in `dir`, and removes unfinished work of an earlier process.
     pub async fn open(dir: impl Into<PathBuf>) -> Result<ImageStore, ImageError> {
         let dir = dir.into();
         tokio::task::spawn_blocking(move || ImageStore::open_blocking(&dir, LayerLimits::default()))
@@ -65,7 +65,7 @@ impl ImageStore {
         use std::os::unix::fs::PermissionsExt;
         std::fs::create_dir_all(dir).map_err(ImageError::io("create", dir))?;
         let root = dir.canonicalize().map_err(ImageError::io("resolve", dir))?;
-        // Images carry set-uid programs: nobody else may reach them by path.
+        // Images contain set-uid programs, which other users must not reach by path.
         std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o711))
             .map_err(ImageError::io("set the mode of", &root))?;
         let content = ContentStore::open(&root)?;
@@ -104,18 +104,18 @@ impl ImageStore {
         Ok(ImageStore { inner: Arc::new(inner) })
     }
 
-    /// All images, by id.
+    /// Returns all images, sorted by id.
     pub async fn list(&self) -> Result<Vec<Image>, ImageError> {
         self.blocking("listing images", |inner| inner.catalog.list()).await
     }
 
-    /// The image that `name` means: an id, the beginning of one, a tag or a digest reference.
+    /// Returns the image that `name` refers to: an id, the beginning of one, a tag or a digest reference.
     pub async fn get(&self, name: &str) -> Result<Option<Image>, ImageError> {
         let name = name.to_owned();
         self.blocking("finding an image", move |inner| inner.catalog.find(&name)).await
     }
 
-    /// Gives the image another name.
+    /// Adds another name to the image.
     pub async fn tag(&self, name: &str, as_reference: &Reference) -> Result<(), ImageError> {
         let (name, new) = (name.to_owned(), as_reference.clone());
         self.blocking("tagging an image", move |inner| {
@@ -127,8 +127,8 @@ impl ImageStore {
         .await
     }
 
-    /// Removes a tag, or the whole image by id, and what nothing needs any more. Layers that snapshots use
-    /// stay until those are removed.
+    /// Removes a tag, or the whole image by id, and the content that is no longer needed. Layers that snapshots
+    /// use stay until the snapshots are removed.
     pub async fn remove(&self, name: &str) -> Result<Removed, ImageError> {
         let name = name.to_owned();
         self.blocking("removing an image", move |inner| {
@@ -138,18 +138,19 @@ impl ImageStore {
         .await
     }
 
-    /// Removes content that no image and no snapshot needs, such as that of pulls that failed. None when it
-    /// has to wait for a pull or import to end, after which it happens by itself.
+    /// Removes content that no image and no snapshot needs, for example that of failed pulls. Returns `None` if
+    /// it has to wait until a pull or import has ended; it then runs automatically.
     pub async fn collect(&self) -> Result<Option<Collected>, ImageError> {
         self.blocking("collecting content", |inner| inner.collector.collect()).await
     }
 
-    /// The file system of the store and what blobs and layers take of it.
+    /// Returns the file system of the store and its usage by blobs and layers.
     pub async fn fs_info(&self) -> Result<FsInfo, ImageError> {
         self.blocking("measuring the image store", Inner::fs_info).await
     }
 
-    /// Makes a writable root file system from `image` (any name [`ImageStore::get`] takes), not yet mounted.
+    /// Creates a writable root file system from `image` (any name that [`ImageStore::get`] accepts), not yet
+    /// mounted.
     pub async fn create_snapshot(&self, name: &str, image: &str) -> Result<Snapshot, ImageError> {
         let (name, image) = (name.to_owned(), image.to_owned());
         self.blocking("creating a snapshot", move |inner| {
@@ -166,13 +167,13 @@ impl ImageStore {
         self.blocking("finding a snapshot", move |inner| inner.snapshots.get(&name)).await
     }
 
-    /// All snapshots by name, those of earlier processes too.
+    /// Returns all snapshots, sorted by name, including those of earlier processes.
     pub async fn snapshots(&self) -> Result<Vec<Snapshot>, ImageError> {
         self.blocking("listing snapshots", |inner| inner.snapshots.list()).await
     }
 
-    /// Mounts the snapshot, shown with the ids of a user namespace if one is given, and gives the path of the
-    /// container's root. Fine if it is mounted.
+    /// Mounts the snapshot, id-mapped to a user namespace if one is given, and returns the path of the
+    /// container's root. If it is mounted already, only returns the path.
     pub async fn mount_snapshot(&self, name: &str, ids: Option<MappedIds>) -> Result<PathBuf, ImageError> {
         let name = name.to_owned();
         self.blocking("mounting a snapshot", move |inner| {
@@ -182,13 +183,13 @@ impl ImageStore {
         .await
     }
 
-    /// Unmounts the snapshot; what was written stays. Fine if it is not mounted.
+    /// Unmounts the snapshot; written files are kept. Does nothing if it is not mounted.
     pub async fn unmount_snapshot(&self, name: &str) -> Result<(), ImageError> {
         let name = name.to_owned();
         self.blocking("unmounting a snapshot", move |inner| inner.existing(&name)?.unmount()).await
     }
 
-    /// Unmounts and removes the snapshot with all that was written. Fine if there is none.
+    /// Unmounts and removes the snapshot with all written files. Does nothing if it does not exist.
     pub async fn remove_snapshot(&self, name: &str) -> Result<(), ImageError> {
         let name = name.to_owned();
         self.blocking("removing a snapshot", move |inner| {
@@ -200,8 +201,8 @@ impl ImageStore {
         .await
     }
 
-    /// What the container wrote: bytes and inodes of its writable layer, as they were some seconds ago; longer ago
-    /// where there is much. `None` as long as that is not known.
+    /// Returns the bytes and inodes of the container's writable layer, as measured some seconds ago, or longer
+    /// ago if the layer is large. `None` while that is not known.
     pub async fn snapshot_usage(&self, name: &str) -> Result<Option<DiskUsage>, ImageError> {
         let wanted = name.to_owned();
         let snapshot = self.blocking("finding a snapshot", move |inner| inner.existing(&wanted)).await?;
@@ -227,7 +228,7 @@ impl Inner {
         self.snapshots.get(name)?.ok_or_else(|| ImageError::NoSnapshot(name.to_owned()))
     }
 
-    /// Unpacks every layer that is not unpacked yet. The caller holds a lease.
+    /// Unpacks every layer that is not unpacked yet. The caller must hold a lease.
     pub fn unpack(self: &Arc<Self>, content: &Content) -> Result<(), ImageError> {
         for at in 0..content.layers.len() {
             self.unpack_layer(content, at)?;
@@ -250,7 +251,7 @@ impl Inner {
             .map_err(|source| ImageError::Layer { layer, source })
     }
 
-    /// Brings unpacked files to disk behind the caller's back: until then they would be made again from their
+    /// Syncs unpacked files to disk in the background. Until then, they would be unpacked again from their
     /// blobs after a crash of the machine.
     pub fn sync_later(self: &Arc<Self>) {
         if self.syncing.swap(true, Ordering::SeqCst) {

@@ -1,4 +1,4 @@
-//! The store as its users see it.
+//! Tests of the store through its public interface.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -62,7 +62,7 @@ async fn an_oci_archive_is_imported_listed_found_and_removed() {
     assert_eq!(removed.untagged, ["docker.io/library/web:1"]);
     assert!(removed.collected.unwrap().blobs.is_empty());
     let removed = store.remove("web:stable").await.unwrap();
-    assert_eq!(removed.untagged.len(), 2, "the last tag takes the digest with it");
+    assert_eq!(removed.untagged.len(), 2, "removing the last tag also removes the digest");
     let collected = removed.collected.unwrap();
     assert_eq!((collected.blobs.len(), collected.layers.len()), (4, 2));
     assert!(store.list().await.unwrap().is_empty());
@@ -96,7 +96,7 @@ async fn docker_archives_of_every_age() {
     let new = test
         .add_to(Tar::new())
         .file("manifest.json", list(&blob(config), [&blob(&a), &blob(&b), &blob(&a)]))
-        // Nameless, beside docker's list.
+        // An index without names, beside docker's list.
         .file("index.json", serde_json::json!({"schemaVersion": 2, "manifests": [test.manifest]}).to_string())
         .bytes();
     for archive in [old, new] {
@@ -135,7 +135,7 @@ async fn several_images_and_platforms_in_one_archive() {
         ]})
         .to_string()
     };
-    // The foreign platform's blobs are left out, as exports of one platform do.
+    // The blobs of the foreign platform are omitted, as in exports of one platform.
     let archive = |name: &str| {
         let tar = two.add_to(one.add_to(Tar::new().file("index.json", index(name))));
         tar.file(&format!("blobs/sha256/{}", digest.hex()), &multi).bytes()
@@ -310,13 +310,13 @@ async fn two_processes_see_each_other() {
     }
     let dir = TempDir::new();
     let server = ImageStore::open(dir.path()).await.unwrap();
-    // What separates two handles is what separates two processes: the files alone.
+    // Two handles share as little as two processes do: only the files.
     let command = ImageStore::open(dir.path()).await.unwrap();
     import(&command, TestImage::plain(&[layer("a", "1")]).oci_archive("x:1")).await.unwrap();
     assert_eq!(server.list().await.unwrap().len(), 1);
     let lease = command.lease().await.unwrap();
     let removed = server.remove("x:1").await.unwrap();
-    assert_eq!(removed.collected, None, "not while another is at work");
+    assert_eq!(removed.collected, None, "not while another process holds a lease");
     drop(lease);
     assert_eq!(server.collect().await.unwrap().unwrap().blobs.len(), 3);
     assert!(command.list().await.unwrap().is_empty());
@@ -342,7 +342,7 @@ async fn collecting_put_off_by_a_lease_happens_when_it_ends() {
     panic!("content is still there");
 }
 
-/// Runs on a thread with mounts of its own, so that nothing is left on the machine.
+/// Runs on a thread with its own mount namespace, so that no mount is left on the machine.
 fn with_private_mounts(work: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(move || {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
@@ -391,7 +391,7 @@ fn overlays_of_many_layers_mount_write_and_come_back() {
             snapshot.mount(None).unwrap();
             assert_eq!(fs::read_to_string(snapshot.target.join("written")).unwrap(), "w");
             assert!(!snapshots[0].target.join("f0").exists());
-            // Busy, and taken away all the same.
+            // The mount is busy, and is removed nevertheless.
             let open = fs::File::open(snapshot.target.join("written")).unwrap();
             store.inner.snapshots.remove(&snapshot.name).unwrap();
             drop(open);
@@ -408,7 +408,7 @@ fn crash_image(n: usize) -> Vec<u8> {
     TestImage::plain(&[shared, layer("own", &n.to_string())]).oci_archive(&format!("crash:{}", n % 5))
 }
 
-/// Not a test of its own: what [`being_killed_at_any_moment_loses_nothing`] kills.
+/// Not a test of its own: the process that [`being_killed_at_any_moment_loses_nothing`] kills.
 #[test]
 fn crash_child() {
     let Some(dir) = std::env::var_os(CRASH_DIR) else { return };
@@ -445,7 +445,7 @@ async fn being_killed_at_any_moment_loses_nothing() {
             .unwrap();
         tokio::time::sleep(Duration::from_millis(40 + round * 37 % 150)).await;
         child.kill().unwrap();
-        assert_eq!(child.wait().unwrap().signal(), Some(9), "it was still at work");
+        assert_eq!(child.wait().unwrap().signal(), Some(9), "it was still importing");
         let store = ImageStore::open(dir.path()).await.unwrap();
         assert_eq!(fs::read_dir(dir.path().join("ingest")).unwrap().count(), 0);
         assert_eq!(fs::read_dir(dir.path().join("trash")).unwrap().count(), 0);

@@ -1,4 +1,4 @@
-//! Disk space: what a folder takes, and what its file system has.
+//! Disk usage of a folder, and the capacity of its file system.
 
 use std::collections::HashSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Space taken, in bytes of allocated blocks and in inodes.
+/// Disk space, in bytes of allocated blocks and in inodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskUsage {
     pub bytes: u64,
@@ -20,31 +20,32 @@ impl std::ops::AddAssign for DiskUsage {
     }
 }
 
-/// The file system that holds the images, and their part of it.
+/// The file system that holds the images, and the part of it that they use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FsInfo {
     pub capacity_bytes: u64,
     pub available_bytes: u64,
     pub inodes: u64,
     pub inodes_free: u64,
-    /// Blobs and unpacked layers; the containers' writable layers are counted on their own.
+    /// The usage of blobs and unpacked layers; the containers' writable layers are counted separately.
     pub used: DiskUsage,
 }
 
-/// How much a walk looks at, and what it holds in memory for that.
+/// The limits of a walk and of the memory that it needs.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     entries: u64,
-    /// Of the paths of folders that are still to be read.
+    /// Bytes of the paths of folders that are still to be read.
     path_bytes: usize,
-    /// Files with several links that are remembered. Of others each link has its part of the file.
+    /// The number of remembered files with several links. Of further ones, each link counts as its share of the
+    /// file.
     links: usize,
 }
 
 const LIMITS: Limits = Limits { entries: 2_000_000, path_bytes: 16 << 20, links: 1 << 18 };
 
-/// Walks `dir` without leaving it or its file system; files with several links count once. What vanishes
-/// during the walk is not counted, nor is what exceeds two million files.
+/// Walks `dir` without leaving it or its file system; files with several links count once. Files that are
+/// removed during the walk are not counted, and neither are those beyond two million.
 pub fn disk_usage(dir: &Path) -> io::Result<DiskUsage> {
     walk(dir, LIMITS)
 }
@@ -89,7 +90,7 @@ fn walk(dir: &Path, limits: Limits) -> io::Result<DiskUsage> {
     Ok(usage)
 }
 
-/// The file system's numbers, with `used` still empty.
+/// Returns the capacity of the file system, with `used` still empty.
 pub fn fs_info(path: &Path) -> io::Result<FsInfo> {
     let stat = nix::sys::statvfs::statvfs(path)?;
     let fragment = stat.fragment_size();
@@ -118,7 +119,7 @@ mod tests {
         assert!((10_000..40_000).contains(&usage.bytes), "{usage:?}");
         let few = Limits { links: 0, ..LIMITS };
         let parts = walk(dir.path(), few).unwrap();
-        assert_eq!(parts.bytes, usage.bytes, "each link has its half");
+        assert_eq!(parts.bytes, usage.bytes, "each link counts as half");
         let info = fs_info(dir.path()).unwrap();
         assert!(info.capacity_bytes > info.available_bytes && info.available_bytes > 0);
     }

@@ -1,4 +1,4 @@
-//! Resolving a container's user: names and numbers against the image's own `/etc/passwd` and `/etc/group`.
+//! Resolves a container's user: names and numbers by the image's own `/etc/passwd` and `/etc/group`.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,18 +7,18 @@ use std::path::Path;
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
-/// Largest passwd or group file read.
+/// The largest passwd or group file that is read.
 const MAX_FILE_BYTES: u64 = 8 << 20;
 const MAX_LINES: usize = 200_000;
 
-/// Who a process runs as.
+/// The user that a process runs as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolvedUser {
     pub uid: u32,
     pub gid: u32,
-    /// Groups the image lists the user in, in ascending order, `gid` not repeated.
+    /// The groups in which the image lists the user, in ascending order, without `gid`.
     pub supplementary_groups: Vec<u32>,
-    /// `/` when the image does not know the user.
+    /// `/` if the image does not have the user.
     pub home: String,
     /// The login name, if the image has one for the uid.
     pub name: Option<String>,
@@ -51,8 +51,8 @@ struct Group {
     members: Vec<String>,
 }
 
-/// Resolves `user` (`""`, `uid`, `name`, each with an optional `:gid` or `:group`) inside `rootfs`, whose
-/// links are followed as if it were `/`. A missing passwd or group file counts as empty. Blocks.
+/// Resolves `user` (`""`, `uid`, `name`, each with an optional `:gid` or `:group`) inside `rootfs`, whose links
+/// are followed as if it were `/`. A missing passwd or group file counts as empty. Blocks.
 pub fn resolve_user(rootfs: &Path, user: &str) -> Result<ResolvedUser, UserError> {
     let passwd = read_passwd(&read_inside(rootfs, "/etc/passwd")?);
     let groups = read_groups(&read_inside(rootfs, "/etc/group")?);
@@ -99,7 +99,8 @@ fn resolve(passwd: &[Passwd], groups: &[Group], user: &str) -> Result<ResolvedUs
     })
 }
 
-/// A number if it looks like one; ids end at 2^31 - 1, as in the runtime specification's users.
+/// Parses an id; `None` if the text is not numeric. Ids end at 2^31 - 1, as in the runtime specification's
+/// users.
 fn number(text: &str) -> Result<Option<u32>, UserError> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|c| c.is_ascii_digit()) {
@@ -161,8 +162,9 @@ fn read_inside(rootfs: &Path, path: &'static str) -> Result<String, UserError> {
     }
 }
 
-/// Opens a regular file below `rootfs`. Absolute and climbing links stay inside. Anything else is not opened
-/// at all: an image may have the node of a watchdog or a tape there, on which that has consequences.
+/// Opens a regular file below `rootfs`. Absolute links and `..` stay inside it. Any other file is refused
+/// without opening it: an image may have the node of a watchdog or a tape there, and opening that has
+/// consequences.
 fn open_inside(rootfs: &Path, path: &str) -> io::Result<File> {
     let root = File::open(rootfs)?;
     let how = OpenHow::new()
@@ -238,7 +240,7 @@ mod tests {
         assert!(!opened.seen(), "the pipe was opened");
     }
 
-    /// Whether a file was opened since.
+    /// Detects whether a file was opened.
     struct Opened(File);
 
     impl Opened {
@@ -246,7 +248,7 @@ mod tests {
             use std::os::fd::FromRawFd;
             use std::os::unix::ffi::OsStrExt;
             let path = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
-            // SAFETY: plain system calls; the descriptor is fresh and the path NUL-terminated.
+            // SAFETY: plain system calls; the descriptor is new and the path NUL-terminated.
             unsafe {
                 let fd = libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC);
                 assert!(fd >= 0 && libc::inotify_add_watch(fd, path.as_ptr(), libc::IN_OPEN) >= 0);

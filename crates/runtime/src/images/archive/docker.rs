@@ -1,4 +1,4 @@
-//! The list that `docker save` writes, turned into manifests.
+//! Converts the list that `docker save` writes to manifests.
 
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +43,7 @@ pub(super) fn understand(
         let mut layers = Vec::new();
         for name in &image.layers {
             let (digest, size) = contents.file(name)?;
-            // Compression is told by the content, not by this.
+            // Compression is recognised by the content, not by this media type.
             layers.push(Descriptor::new(OCI_LAYER_TAR, digest, size));
         }
         let manifest = Manifest {

@@ -1,4 +1,4 @@
-//! Exporting: an OCI layout with docker's list beside it, so that every other tool can load it.
+//! Exports images as an OCI layout that also has docker's list, so that other tools can load it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -16,8 +16,8 @@ use super::docker::Saved;
 const LAYOUT: &[u8] = b"{\"imageLayoutVersion\":\"1.0.0\"}";
 
 impl ImageStore {
-    /// Writes the images as one archive: plain tar, the same bytes for the same images. A name that is an id
-    /// brings all the image's tags.
+    /// Writes the images as one archive: a plain tar, with the same bytes for the same images. If a name is an
+    /// id, all tags of the image are included.
     pub async fn export<W: Write + Send + 'static>(
         &self,
         names: &[String],

@@ -1,5 +1,5 @@
-//! Importing: the archive streams through once, each file going to the content store under its digest, and
-//! its index is understood at the end.
+//! Imports archives. The archive is read once as a stream: each file is stored under its digest, and the index
+//! is interpreted at the end.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,23 +24,23 @@ use super::docker;
 use super::{ArchiveError, ImportOptions};
 
 const MAX_FILES: usize = 100_000;
-/// Indexes within indexes.
+/// The depth of nested indexes.
 const MAX_DEPTH: usize = 4;
 
-/// What an archive held, once everything in it is in the content store.
+/// The content of an archive, after all its files are in the content store.
 pub(super) struct Contents {
-    /// Small documents at the top: `index.json`, `manifest.json`.
+    /// Small top-level documents: `index.json`, `manifest.json`.
     documents: BTreeMap<String, Vec<u8>>,
-    /// Every other file: its path in the archive, and what it became.
+    /// Every other file: its path in the archive, with its digest and size.
     pub files: BTreeMap<String, (Digest, u64)>,
-    /// Links that old `docker save` makes between equal layers.
+    /// Links between equal layers, which old versions of `docker save` write.
     links: BTreeMap<String, String>,
 }
 
 impl Contents {
     pub fn file(&self, name: &str) -> Result<(Digest, u64), ArchiveError> {
         let mut name = clean(name);
-        // A link leads to a file, not to another link; a few more do no harm.
+        // A link refers to a file, not to another link; a few more are harmless.
         for _ in 0..8 {
             if let Some(found) = self.files.get(&name) {
                 return Ok(*found);
@@ -60,7 +60,7 @@ impl Contents {
     }
 }
 
-/// An image found in an archive.
+/// An image that was found in an archive.
 pub(super) struct Found {
     pub names: Vec<Reference>,
     pub target: Target,
@@ -68,7 +68,7 @@ pub(super) struct Found {
 
 impl ImageStore {
     /// Imports every image of an archive: an OCI layout or the output of `docker save`, plain, gzip or zstd.
-    /// Gives them in the archive's order, unpacked and named.
+    /// Returns them in the archive's order, unpacked and named.
     pub async fn import(&self, path: &Path, options: ImportOptions) -> Result<Vec<Image>, ImageError> {
         let path = path.to_owned();
         self.blocking("importing an archive", move |inner| {
@@ -78,7 +78,7 @@ impl ImageStore {
         .await
     }
 
-    /// The same from any reader, such as standard input.
+    /// Like `import`, from any reader, for example standard input.
     pub async fn import_from(
         &self,
         reader: impl Read + Send + 'static,
@@ -99,7 +99,7 @@ fn import(
     let _lease = inner.collector.lease()?;
     let contents = read_archive(&inner.content, reader, options.max_bytes).map_err(wrap)?;
     let found = understand(&inner.content, &contents, options).map_err(wrap)?;
-    // Nothing gets a name before everything is known to be good.
+    // No image is named before all of them were found valid.
     for image in &found {
         let content = inner.catalog.content(&image.target.manifest)?;
         inner.unpack(&content)?;
@@ -195,7 +195,8 @@ fn understand(
         (Some(index), saved) => {
             let named = index.manifests.iter().any(|d| !names(d, options).is_empty());
             match saved {
-                // Older tools put a nameless index beside docker's own list, which has the names.
+                // Older tools write an index without names in addition to docker's own list, which has the
+                // names.
                 Some(saved) if !named => docker::understand(content, contents, saved, options),
                 _ => understand_index(content, index, options),
             }
@@ -225,7 +226,7 @@ fn understand_index(
             let p = &options.platform;
             return Err(ArchiveError::NoPlatform(p.os.clone(), p.architecture.clone()));
         };
-        // One image under several names is one descriptor for each.
+        // An image with several names has one descriptor for each.
         match out.iter_mut().find(|f| f.target.descriptor.digest == descriptor.digest) {
             Some(found) => found.names.append(&mut names),
             None => out.push(Found { names, target: Target { descriptor, manifest, inputs: None } }),
@@ -234,7 +235,7 @@ fn understand_index(
     Ok(out)
 }
 
-/// The names a descriptor carries: a whole one, or a tag that completes the caller's name.
+/// Returns the names of a descriptor: a complete one, or a tag that is combined with the caller's name.
 fn names(descriptor: &Descriptor, options: &ImportOptions) -> Vec<Reference> {
     let annotation = |key: &str| descriptor.annotations.get(key).map(String::as_str);
     if let Some(name) = annotation(NAME_ANNOTATION).and_then(|name| name.parse().ok()) {
@@ -247,7 +248,7 @@ fn names(descriptor: &Descriptor, options: &ImportOptions) -> Vec<Reference> {
     options.name.as_ref().and_then(|base| base.with_tag(name).ok()).into_iter().collect()
 }
 
-/// The manifest for the wanted platform behind a descriptor.
+/// Returns the manifest of the wanted platform that a descriptor refers to.
 fn choose(
     content: &ContentStore,
     descriptor: &Descriptor,
@@ -277,7 +278,7 @@ fn choose(
     }
 }
 
-/// A path within the archive without `./`, doubled slashes and `..`.
+/// Returns a path within the archive without `./`, doubled slashes and `..`.
 pub(super) fn clean(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {

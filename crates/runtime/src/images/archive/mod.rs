@@ -1,4 +1,4 @@
-//! Images in archives: OCI layouts and what `docker save` writes, in and out.
+//! Imports and exports image archives: OCI layouts and the output of `docker save`.
 
 mod docker;
 mod export;
@@ -14,11 +14,11 @@ use super::reference::{Reference, ReferenceError};
 /// How to import an archive.
 #[derive(Debug, Clone)]
 pub struct ImportOptions {
-    /// Which of several platforms to take.
+    /// The platform to choose among several.
     pub platform: Platform,
-    /// The name of an image that the archive gives none, or only a tag.
+    /// The name of an image that has no name in the archive, or only a tag.
     pub name: Option<Reference>,
-    /// Bytes the archive may hold, uncompressed.
+    /// The largest size of the archive, in uncompressed bytes.
     pub max_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The loader and shared libraries that programs need, found as the dynamic loader finds them.
+//! Finds the loader and the shared libraries of programs by the rules of the dynamic loader.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
@@ -10,7 +10,7 @@ use super::elf::{Elf, Machine, read_elf};
 const MAX_LIBRARIES: usize = 512;
 const MAX_CONF_FILES: usize = 256;
 
-/// What to add to an image so that its programs start: path in the image to path on the host.
+/// Returns the files that programs need in the image: path in the image to path on the host.
 pub fn closure(programs: &BTreeMap<String, PathBuf>) -> Result<BTreeMap<String, PathBuf>, BuildError> {
     let mut found: BTreeMap<String, PathBuf> = BTreeMap::new();
     let mut out = BTreeMap::new();
@@ -25,13 +25,13 @@ pub fn closure(programs: &BTreeMap<String, PathBuf>) -> Result<BTreeMap<String, 
             libraries(host, elf, search, &mut found)?;
         }
     }
-    // Every library goes where the C library is: a folder the loader searches without being told to, so that
-    // no cache file and no run path has to be right inside the image.
+    // Every library is placed beside the C library, in a folder that the loader always searches, so that no
+    // cache file and no run path has to match the image.
     let home = found.get("libc.so.6").and_then(|libc| libc.parent()).unwrap_or(Path::new("/lib")).to_owned();
     let interpreters: BTreeSet<PathBuf> = out.values().filter_map(|p| fs::canonicalize(p).ok()).collect();
     for (name, host) in found {
         let place = match fs::canonicalize(&host) {
-            // The loader is a library of itself under glibc and is the C library under musl.
+            // The loader is a separate library with glibc, and is the C library itself with musl.
             Ok(real)
                 if interpreters.contains(&real) && out.keys().any(|p| p.ends_with(&format!("/{name}"))) =>
             {
@@ -51,7 +51,7 @@ fn libraries(
     found: &mut BTreeMap<String, PathBuf>,
 ) -> Result<(), BuildError> {
     let machine = elf.machine;
-    // A run path of the program counts for the libraries below it too, if it is of the old kind.
+    // A run path of the old kind (rpath) in the program also applies to the libraries that it loads.
     let inherited = elf.rpath.as_deref().map(|path| expand(path, program)).unwrap_or_default();
     let mut todo = VecDeque::from([(program.to_owned(), elf)]);
     while let Some((path, elf)) = todo.pop_front() {
@@ -103,7 +103,7 @@ fn expand(path: &str, object: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The folders of `/etc/ld.so.conf` and those built into loaders, in the order they are searched.
+/// Returns the folders of `/etc/ld.so.conf` and those built into loaders, in search order.
 fn search_dirs() -> Vec<PathBuf> {
     let mut dirs = Vec::new();
     let mut budget = MAX_CONF_FILES;
@@ -142,7 +142,7 @@ fn read_conf(path: &Path, dirs: &mut Vec<PathBuf>, budget: &mut usize) {
     }
 }
 
-/// `dir/*.conf` is the only pattern in use; anything else is taken as a name.
+/// Expands `dir/*.conf`, the only pattern in use; any other text is taken as a file name.
 fn expand_include(pattern: &str) -> Vec<PathBuf> {
     let Some((dir, suffix)) = pattern.split_once("/*") else { return vec![PathBuf::from(pattern)] };
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };

@@ -1,4 +1,5 @@
-//! Reads from an ELF file what the dynamic loader would: its interpreter, needed libraries, search paths.
+//! Reads the interpreter, the needed libraries and the search paths of an ELF file, as the dynamic loader
+//! would.
 
 use std::fs::File;
 use std::io;
@@ -19,7 +20,7 @@ const DT_STRTAB: u64 = 5;
 const DT_RPATH: u64 = 15;
 const DT_RUNPATH: u64 = 29;
 
-/// Word size and machine: what a library must share with its program.
+/// Word size and machine, in which a library must match its program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Machine {
     wide: bool,
@@ -29,10 +30,10 @@ pub struct Machine {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elf {
     pub machine: Machine,
-    /// None for static programs and libraries.
+    /// `None` for static programs and libraries.
     pub interpreter: Option<String>,
     pub needed: Vec<String>,
-    /// Colon-separated, as written.
+    /// Separated by colons, as stored in the file.
     pub rpath: Option<String>,
     pub runpath: Option<String>,
 }
@@ -44,7 +45,8 @@ struct Segment {
     file_size: u64,
 }
 
-/// None when the file is no ELF file (a script, say). Only little-endian files are understood.
+/// Reads an ELF file; returns `None` for any other file, for example a script. Only little-endian files are
+/// supported.
 pub fn read_elf(path: &Path) -> Result<Option<Elf>, BuildError> {
     let file = File::open(path).map_err(BuildError::io("open", path))?;
     match parse(&file) {
@@ -164,7 +166,7 @@ fn string(file: &File, at: u64) -> Result<String, Fault> {
     String::from_utf8(bytes[..end].to_vec()).map_err(|_| Fault::Format("string that is no text"))
 }
 
-/// Up to `size` bytes; fewer at the end of the file.
+/// Reads up to `size` bytes; fewer at the end of the file.
 fn read_at(file: &File, at: u64, size: usize) -> Result<Vec<u8>, Fault> {
     let mut bytes = vec![0; size];
     let mut got = 0;

@@ -1,5 +1,5 @@
-//! Making images from what the machine has, without a registry: programs with the libraries they need, files,
-//! links, and a configuration.
+//! Builds images from files of the machine, without a registry: programs with the libraries that they need,
+//! files, links, and a configuration.
 
 mod closure;
 mod elf;
@@ -66,7 +66,7 @@ impl BuildError {
     }
 }
 
-/// Something in the image's file system.
+/// An entry of the image's file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Node {
     Dir { mode: u32 },
@@ -75,19 +75,19 @@ enum Node {
     Symlink { target: String },
 }
 
-/// An image to be built, of one layer. Built twice from the same inputs it has the same digest.
+/// An image to build, with one layer. Building it twice from the same inputs gives the same digest.
 #[derive(Debug, Clone)]
 pub struct ImageBuild {
     name: Reference,
     config: ImageConfig,
-    /// Path in the image (absolute) to program on the host.
+    /// Programs by their absolute path in the image, with their path on the host.
     programs: BTreeMap<String, PathBuf>,
     nodes: BTreeMap<String, Node>,
 }
 
 impl ImageBuild {
-    /// Starts with what a program expects to find: `/etc/passwd`, `/etc/group`, `/tmp`, `/root`, and the
-    /// mount points `/dev`, `/proc`, `/sys`.
+    /// Starts with files that programs expect: `/etc/passwd`, `/etc/group`, `/tmp`, `/root`, and the mount
+    /// points `/dev`, `/proc`, `/sys`.
     pub fn new(name: Reference) -> ImageBuild {
         let config = ImageConfig { env: vec![format!("PATH={DEFAULT_PATH}")], ..Default::default() };
         let mut build = ImageBuild { name, config, programs: BTreeMap::new(), nodes: BTreeMap::new() };
@@ -109,7 +109,7 @@ impl ImageBuild {
         )
     }
 
-    /// Puts a program of the host at `path`, with its loader and shared libraries.
+    /// Adds a program of the host at `path`, with its loader and shared libraries.
     pub fn program(mut self, host: impl Into<PathBuf>, path: &str) -> ImageBuild {
         self.programs.insert(path.to_owned(), host.into());
         self
@@ -120,7 +120,7 @@ impl ImageBuild {
         self
     }
 
-    /// Copies a file of the host.
+    /// Adds a copy of a file of the host.
     pub fn host_file(mut self, host: impl Into<PathBuf>, path: &str, mode: u32) -> ImageBuild {
         self.nodes.insert(path.to_owned(), Node::Host { path: host.into(), mode });
         self
@@ -146,7 +146,7 @@ impl ImageBuild {
         self
     }
 
-    /// Sets one variable; `PATH` is there already.
+    /// Sets one variable; `PATH` is set by default.
     pub fn env(mut self, name: &str, value: &str) -> ImageBuild {
         let prefix = format!("{name}=");
         self.config.env.retain(|entry| !entry.starts_with(&prefix));
@@ -154,7 +154,7 @@ impl ImageBuild {
         self
     }
 
-    /// `8080/tcp`.
+    /// Exposes a port, for example `8080/tcp`.
     pub fn port(mut self, port: &str) -> ImageBuild {
         self.config.exposed_ports.insert(port.to_owned(), Empty {});
         self

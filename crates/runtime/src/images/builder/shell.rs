@@ -1,4 +1,4 @@
-//! A shell for an image: the machine's busybox with all its applets, or its `/bin/sh` and a few tools.
+//! Adds a shell to an image: the machine's busybox with all its applets, or its `/bin/sh` and a few tools.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,13 +7,13 @@ use super::{BuildError, ImageBuild};
 
 const DIRS: [&str; 6] = ["/bin", "/usr/bin", "/sbin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
 const MAX_APPLETS: usize = 2000;
-/// What examples, probes and people at an interactive shell use.
+/// The tools that examples, probes and interactive users need.
 const TOOLS: [&str; 24] = [
     "cat", "chmod", "cp", "date", "df", "echo", "env", "false", "head", "hostname", "id", "ls", "mkdir",
     "mv", "printenv", "ps", "pwd", "rm", "sleep", "tail", "test", "touch", "true", "wc",
 ];
 
-/// A program by name in the usual folders.
+/// Finds a program by name in the usual folders.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     DIRS.iter().map(|dir| Path::new(dir).join(name)).find(|path| path.is_file())
 }
@@ -23,8 +23,7 @@ pub fn find_busybox() -> Option<PathBuf> {
 }
 
 impl ImageBuild {
-    /// Adds busybox at `/bin/busybox` and a link for each of its applets. Runs it to ask for their names;
-    /// blocks.
+    /// Adds busybox at `/bin/busybox` and a link for each of its applets. Runs busybox to list them; blocks.
     pub fn busybox(mut self, host: &Path) -> Result<ImageBuild, BuildError> {
         for applet in applets(host)? {
             if applet != "/bin/busybox" {
@@ -34,7 +33,8 @@ impl ImageBuild {
         Ok(self.program(host, "/bin/busybox"))
     }
 
-    /// Adds `/bin/sh` and everyday tools: busybox if the machine has it, else its own. Blocks.
+    /// Adds `/bin/sh` and everyday tools: busybox if the machine has it, otherwise the machine's own tools.
+    /// Blocks.
     pub fn shell(mut self) -> Result<ImageBuild, BuildError> {
         if let Some(busybox) = find_busybox() {
             return self.busybox(&busybox);
@@ -50,7 +50,7 @@ impl ImageBuild {
     }
 }
 
-/// Absolute paths, such as `/usr/bin/wc`.
+/// Returns the absolute paths of the applets, for example `/usr/bin/wc`.
 fn applets(busybox: &Path) -> Result<Vec<String>, BuildError> {
     let output = Command::new(busybox)
         .arg("--list-full")
@@ -68,7 +68,7 @@ fn applets(busybox: &Path) -> Result<Vec<String>, BuildError> {
                 && !line.split('/').any(|p| p == "..")
         })
         .take(MAX_APPLETS)
-        // Some applets live in the root (linuxrc).
+        // Some applets are in the root folder (linuxrc).
         .map(|line| format!("/{}", line.trim_start_matches('/')))
         .collect();
     if !output.status.success() || !applets.iter().any(|a| a == "/bin/sh") {

@@ -1,4 +1,4 @@
-//! Building images and starting what is in them.
+//! Tests of building images and of starting their programs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -85,7 +85,7 @@ async fn programs_start_with_the_libraries_that_came_along() {
     }
     let dir = TempDir::new();
     let store = ImageStore::open(dir.path()).await.unwrap();
-    // The test's own executable stands for any dynamic program.
+    // The test's own executable is an example of a dynamic program.
     let own = std::env::current_exe().unwrap();
     let mut image = ImageBuild::new("knarr/own:1".parse().unwrap()).program(&own, "/opt/own");
     for (program, at) in [("sh", "/bin/sh"), ("ls", "/bin/ls")] {

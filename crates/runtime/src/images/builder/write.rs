@@ -1,4 +1,4 @@
-//! Writing a built image: one uncompressed layer, its configuration, its manifest.
+//! Writes a built image: one uncompressed layer, its configuration, its manifest.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,14 +17,14 @@ use super::super::store::{ImageStore, Inner};
 use super::closure::closure;
 use super::{BuildError, ImageBuild, Node};
 
-/// All times in a built image.
+/// The value of all times in a built image.
 const CREATED: &str = "1970-01-01T00:00:00Z";
-/// Raised when the same inputs give another image than before.
+/// Increased when the same inputs give a different image than before.
 const FORMAT: &str = "knarr-image-1";
 
 impl ImageStore {
-    /// Builds an image and gives it its name. If it was built before and nothing it was made of has changed
-    /// (by size, inode and modification time), that image is given at once.
+    /// Builds an image and names it. If it was built before and none of its inputs has changed (by size, inode
+    /// and modification time), the existing image is returned.
     pub async fn build(&self, build: ImageBuild) -> Result<Image, ImageError> {
         self.blocking("building an image", move |inner| build_image(inner, &build)).await
     }
@@ -59,7 +59,7 @@ fn already_built(inner: &Arc<Inner>, build: &ImageBuild, inputs: &str) -> Result
     inner.catalog.find(&content.id.to_string())
 }
 
-/// Everything that goes into the layer, sorted by path so that folders come before what is in them.
+/// Returns all entries of the layer, sorted by path so that folders come before their content.
 fn all_nodes(build: &ImageBuild) -> Result<BTreeMap<String, Node>, BuildError> {
     let mut nodes: BTreeMap<String, Node> = BTreeMap::new();
     for (path, host) in closure(&build.programs)?.into_iter().chain(build.programs.clone()) {
@@ -75,7 +75,7 @@ fn all_nodes(build: &ImageBuild) -> Result<BTreeMap<String, Node>, BuildError> {
     for parent in parents {
         match nodes.entry(parent).or_insert(Node::Dir { mode: 0o755 }) {
             Node::Dir { .. } => {}
-            // A link in the way of a folder would make the image depend on the order of unpacking.
+            // With a link in place of a folder, the image would depend on the order of unpacking.
             _ => return Err(BuildError::Path("a file or link that other files are below".to_owned())),
         }
     }

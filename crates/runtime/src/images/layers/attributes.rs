@@ -11,7 +11,7 @@ use nix::sys::time::TimeSpec;
 
 const OPAQUE_XATTR: &[u8] = b"trusted.overlay.opaque";
 
-/// Owner, permission bits and modification time, as a tar header gives them.
+/// Owner, permission bits and modification time, as in a tar header.
 #[derive(Debug, Clone, Copy)]
 pub struct Attributes {
     pub uid: u32,
@@ -22,7 +22,7 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// For directories that an archive leaves out.
+    /// The attributes of directories that the archive omits.
     pub const IMPLIED_DIR: Attributes =
         Attributes { uid: 0, gid: 0, mode: 0o755, mtime_seconds: 0, mtime_nanos: 0 };
 
@@ -36,14 +36,14 @@ impl Attributes {
         }
     }
 
-    /// Owner, then mode, because changing the owner clears the set-uid bits. Never follows a link.
+    /// Sets the owner, then the mode, because changing the owner clears the set-uid bits. Never follows a link.
     pub fn apply_owner_and_mode(&self, path: &Path, symlink: bool) -> io::Result<()> {
         std::os::unix::fs::lchown(path, Some(self.uid), Some(self.gid))?;
         if symlink {
             return Ok(());
         }
         use std::os::unix::fs::PermissionsExt;
-        // The last component was made by us and is no link, so following is not possible here.
+        // We created the last component, and it is not a link, so no link can be followed here.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(self.mode & 0o7777))
     }
 
@@ -59,7 +59,7 @@ pub fn make_node(path: &Path, kind: SFlag, mode: u32, device: u64) -> io::Result
     Ok(())
 }
 
-/// overlayfs' whiteout: a character device 0/0.
+/// Creates overlayfs' whiteout: a character device 0/0.
 pub fn make_whiteout(path: &Path) -> io::Result<()> {
     make_node(path, SFlag::S_IFCHR, 0, 0)
 }
@@ -78,7 +78,7 @@ pub fn is_opaque(dir: &Path) -> bool {
         return false;
     };
     let mut value = [0u8; 4];
-    // SAFETY: both strings are NUL-terminated and the buffer is as long as said.
+    // SAFETY: both strings are NUL-terminated and the buffer has the given length.
     let n = unsafe { libc::lgetxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
     n == 1 && value[0] == b'y'
 }
@@ -86,14 +86,14 @@ pub fn is_opaque(dir: &Path) -> bool {
 pub fn set_xattr(path: &Path, name: &[u8], value: &[u8]) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let name = CString::new(name)?;
-    // SAFETY: both strings are NUL-terminated and the value is as long as said.
+    // SAFETY: both strings are NUL-terminated and the value has the given length.
     let result =
         unsafe { libc::lsetxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Attributes an image may set. What steers overlayfs itself (`trusted.overlay.*`, `user.overlay.*`) is not
-/// for it to say: it could redirect into another layer.
+/// Decides whether an image may set the attribute. It must not set those that control overlayfs
+/// (`trusted.overlay.*`, `user.overlay.*`), which could redirect into another layer.
 pub fn is_allowed_xattr(name: &str) -> bool {
     match name.split_once('.') {
         Some(("security", rest)) => rest == "capability",

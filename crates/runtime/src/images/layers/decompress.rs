@@ -1,4 +1,4 @@
-//! Layers and archives as they come: plain, gzip or zstd, told apart by their first bytes.
+//! Decompresses layers and archives: plain, gzip or zstd, recognised by their first bytes.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -10,7 +10,7 @@ const BUFFER_BYTES: usize = 128 << 10;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Decompresses `source` according to what it starts with; the media type is not trusted for this.
+/// Decompresses `source` according to its first bytes, because the media type is not trusted.
 pub fn decompress<'a, R: Read + 'a>(mut source: R) -> io::Result<Box<dyn Read + 'a>> {
     let mut head = Vec::with_capacity(4);
     source.by_ref().take(4).read_to_end(&mut head)?;
@@ -29,7 +29,7 @@ fn is_skippable_frame(head: &[u8]) -> bool {
     head.len() >= 4 && head[0] & 0xf0 == 0x50 && head[1..4] == [0x2a, 0x4d, 0x18]
 }
 
-/// All the frames of a zstd stream one after the other, skippable ones left out.
+/// Reads all frames of a zstd stream one after the other, without skippable frames.
 struct ZstdReader<R: Read> {
     source: BufReader<R>,
     decoder: FrameDecoder,
@@ -37,7 +37,7 @@ struct ZstdReader<R: Read> {
 }
 
 impl<R: Read> ZstdReader<R> {
-    /// Goes to the next data frame; false at the end of the source.
+    /// Moves to the next data frame; returns false at the end of the source.
     fn next_frame(&mut self) -> io::Result<bool> {
         loop {
             if self.source.fill_buf()?.is_empty() {

@@ -1,20 +1,20 @@
-//! Refuses tar streams whose extension headers are so large that reading them would fill the memory.
+//! Refuses tar streams with extension headers so large that reading them would exhaust the memory.
 
 use std::io::{self, Read};
 
 const BLOCK: usize = 512;
-/// Largest extended header or long name: real ones are a few kilobytes.
+/// The largest extended header or long name: real ones have a few kilobytes.
 const MAX_EXTENSION_BYTES: u64 = 1 << 20;
-/// Largest map of an old GNU sparse file, in blocks of 21 runs each.
+/// The largest map of an old GNU sparse file, in blocks of 21 runs each.
 const MAX_SPARSE_BLOCKS: u32 = 1 << 14;
 
-/// Passes a tar stream through unchanged, walking its headers on the way. It does not judge whether they are
-/// well-formed: that is the reader's part.
+/// Passes a tar stream through unchanged and inspects its headers. It does not check whether they are
+/// well-formed; the reader does.
 pub struct TarGuard<R> {
     inner: R,
     state: State,
     header: Vec<u8>,
-    /// The extended header being passed, when it may hold a size for the next entry.
+    /// The bytes of the current extended header, if it may contain a size for the next entry.
     extension: Option<Vec<u8>>,
     next_size: Option<u64>,
 }
@@ -22,14 +22,14 @@ pub struct TarGuard<R> {
 #[derive(Clone, Copy)]
 enum State {
     Header,
-    /// Content and padding still to pass.
+    /// The number of bytes of content and padding to skip.
     Skip(u64),
-    /// Further blocks of an old GNU sparse map, then this much content.
+    /// Further blocks of an old GNU sparse map, then this many bytes of content.
     SparseMap {
         content: u64,
         left: u32,
     },
-    /// After the end of the archive nothing is looked at.
+    /// After the end of the archive, nothing is inspected.
     End,
 }
 
@@ -121,7 +121,7 @@ impl<R> TarGuard<R> {
         if recognised && local {
             self.extension = Some(Vec::new());
         } else if !(recognised && long) {
-            // The size was for this entry alone.
+            // The size applied to this entry only.
             self.next_size = None;
         }
         if kind.is_gnu_sparse() && block[482] == 1 {
@@ -149,8 +149,8 @@ impl<R: Read> Read for TarGuard<R> {
     }
 }
 
-/// The `size` record of an extended header, found exactly as the reader behind this finds it: were the two to
-/// disagree, a header could be hidden from one of them.
+/// Returns the `size` record of an extended header. It is parsed exactly as by the tar reader behind this one:
+/// if the two disagreed, a header could be hidden from one of them.
 fn pax_size(extension: &[u8]) -> Option<u64> {
     for record in tar::PaxExtensions::new(extension) {
         let record = record.ok()?;
@@ -206,7 +206,7 @@ mod tests {
             let stream = (&head.as_bytes()[..]).chain(io::repeat(b'a').take(8 << 30));
             assert!(names(TarGuard::new(stream)).unwrap_err().to_string().contains("extension"), "{kind:?}");
         }
-        // Hidden behind an entry whose real length only the extended header gives.
+        // A header hidden behind an entry whose real length is only in the extended header.
         let mut bytes = Vec::new();
         bytes.extend_from_slice(header(tar::EntryType::XHeader, 12).as_bytes());
         bytes.extend_from_slice(b"12 size=512\n");

@@ -1,4 +1,4 @@
-//! Layers: each unpacked once into a folder of its own, ready to be an overlayfs lower directory.
+//! Layers: each is unpacked once into its own folder, for use as an overlayfs lower directory.
 
 mod attributes;
 mod decompress;
@@ -19,12 +19,12 @@ use super::error::ErrorKind;
 pub use decompress::decompress;
 pub use guard::TarGuard;
 
-/// Limits on what one layer may unpack to.
+/// Limits of one unpacked layer.
 #[derive(Debug, Clone, Copy)]
 pub struct LayerLimits {
-    /// Uncompressed tar bytes.
+    /// Bytes of the uncompressed tar.
     pub bytes: u64,
-    /// Files, directories and links.
+    /// The number of files, directories and links.
     pub entries: u64,
 }
 
@@ -65,14 +65,15 @@ impl LayerError {
     }
 }
 
-/// What is known about an unpacked layer, in `layer.json` beside its `fs`.
+/// Facts about an unpacked layer, in `layer.json` beside its `fs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LayerMeta {
     pub diff_id: Digest,
     pub bytes: u64,
     pub inodes: u64,
-    /// The boot it was unpacked in: before its files are known to be on disk, it does not outlive it.
+    /// The boot in which it was unpacked: until its files are known to be on disk, it is valid in this boot
+    /// only.
     boot_id: String,
 }
 
@@ -96,12 +97,13 @@ impl LayerStore {
         Ok(store)
     }
 
-    /// The directory that overlayfs mounts.
+    /// Returns the directory that overlayfs mounts.
     pub fn fs_dir(&self, chain: &Digest) -> PathBuf {
         self.root.join(chain.hex()).join("fs")
     }
 
-    /// A layer is complete as soon as its folder exists: it is renamed there when done.
+    /// Returns whether the layer exists. A layer is complete when its folder exists, because that is renamed
+    /// into place last.
     pub fn has(&self, chain: &Digest) -> bool {
         self.root.join(chain.hex()).exists()
     }
@@ -111,7 +113,7 @@ impl LayerStore {
         serde_json::from_slice(&bytes).ok()
     }
 
-    /// The chain ids of all layers, in order.
+    /// Returns the chain ids of all layers, in order.
     pub fn list(&self) -> Result<Vec<Digest>, LayerError> {
         let mut out = Vec::new();
         for entry in fs::read_dir(&self.root).map_err(LayerError::io("list", &self.root))? {
@@ -122,7 +124,7 @@ impl LayerStore {
         Ok(out)
     }
 
-    /// Unpacks `blob` on top of `lowers` (chain ids, bottom first) unless it is there already.
+    /// Unpacks `blob` on top of `lowers` (chain ids, bottom first), unless that was done before.
     pub fn unpack(
         &self,
         lowers: &[Digest],
@@ -141,7 +143,7 @@ impl LayerStore {
             let target = self.root.join(chain.hex());
             match fs::rename(&staging, &target) {
                 Ok(()) => Ok(()),
-                // Another process was faster; its result is the same.
+                // Another process was faster, with the same result.
                 Err(_) if self.has(&chain) => Err(None),
                 Err(e) => Err(Some(LayerError::io("rename into place", &target)(e))),
             }
@@ -176,7 +178,7 @@ impl LayerStore {
         fs::write(&path, json).map_err(LayerError::io("write", &path))
     }
 
-    /// Brings all unpacked files to disk, then marks the layers that were complete before.
+    /// Writes all unpacked files to disk, then marks the layers that were complete before as synced.
     pub fn sync(&self) -> Result<(), LayerError> {
         let unsynced: Vec<_> = self
             .list()?
@@ -196,8 +198,8 @@ impl LayerStore {
         Ok(())
     }
 
-    /// After a crash of the machine: drops layers whose files may not have reached the disk. They are unpacked
-    /// again from their blobs when needed.
+    /// Removes layers whose files may not have reached the disk before a crash of the machine. They are
+    /// unpacked again from their blobs when needed.
     pub fn drop_unsynced(&self) -> Result<(), LayerError> {
         let boot = boot_id();
         for chain in self.list()? {
@@ -210,7 +212,7 @@ impl LayerStore {
         Ok(())
     }
 
-    /// Takes the layer away at once; [`empty_trash`] frees its space.
+    /// Moves the layer to the trash at once; [`empty_trash`] frees its space.
     pub fn discard(&self, chain: &Digest) -> Result<(), LayerError> {
         let path = self.root.join(chain.hex());
         discard(&self.trash, &path).map_err(LayerError::io("discard", &path))
@@ -221,10 +223,10 @@ impl LayerStore {
     }
 }
 
-/// Renames `path` into the trash under a fresh name; nothing happens if it is gone already.
+/// Renames `path` into the trash under a new name; does nothing if it does not exist.
 pub(super) fn discard(trash: &Path, path: &Path) -> io::Result<()> {
     let moved = create_unique(trash, "gone", |slot| match fs::rename(path, slot) {
-        // Left over from a process that had our id.
+        // The slot is left from an earlier process with the same id.
         Err(e) if matches!(e.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotADirectory) => {
             Err(io::ErrorKind::AlreadyExists.into())
         }
@@ -236,11 +238,11 @@ pub(super) fn discard(trash: &Path, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes what was discarded. Something that cannot be removed now is tried again the next time.
+/// Removes what is in the trash. What cannot be removed now is tried again the next time.
 pub(super) fn empty_trash(trash: &Path) {
     let Ok(entries) = fs::read_dir(trash) else { return };
     for entry in entries.flatten() {
-        // Somebody else may be emptying it too.
+        // Another process may empty the trash at the same time.
         if let Err(error) = crate::remove_folder(&entry.path()) {
             tracing::warn!(path = %entry.path().display(), %error, "cannot remove discarded files");
         }

@@ -1,4 +1,4 @@
-//! Looking through a stack of unpacked layers as overlayfs will show it, without mounting it.
+//! Looks up paths in a stack of unpacked layers as overlayfs will show them, without mounting it.
 
 use std::fs::{self, Metadata};
 use std::path::{Component, Path, PathBuf};
@@ -16,8 +16,8 @@ impl Stack {
         Stack { layers }
     }
 
-    /// What is visible at `path` (relative, free of links and dots): its real place and metadata.
-    /// The parents have to be real directories; links in them are for the caller to follow.
+    /// Returns the real path and metadata of the file that is visible at `path` (relative, without links and
+    /// dots). The parents have to be real directories; the caller resolves links in them.
     pub fn find(&self, path: &Path) -> Option<(PathBuf, Metadata)> {
         for layer in &self.layers {
             match find_in(layer, path) {
@@ -32,9 +32,9 @@ impl Stack {
 
 enum Sight {
     Found(PathBuf, Metadata),
-    /// This layer says that there is nothing, whatever lies below.
+    /// This layer hides the path in all layers below.
     Hidden,
-    /// This layer has no say.
+    /// This layer does not have the path; the layers below decide.
     Below,
 }
 

@@ -1,4 +1,4 @@
-//! Unpacking, against archives made to be awkward.
+//! Tests of unpacking, with hostile and unusual archives.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -44,7 +44,7 @@ thread_local! {
 fn add(layer: Tar) -> Result<PathBuf, LayerError> {
     let mut bench = Bench::new();
     let root = bench.add(layer)?;
-    // Kept for the caller to look at; the folder goes with the test's thread.
+    // Kept so that the caller can inspect the folder; it is removed when the test's thread ends.
     KEPT.with_borrow_mut(|kept| kept.push(bench));
     Ok(root)
 }
@@ -109,7 +109,7 @@ fn nothing_leaves_the_layer() {
     for path in ["../x", "a/../../x", "/../x", ".."] {
         assert!(matches!(add(Tar::new().file(path, "")), Err(LayerError::Escape { .. })), "{path}");
     }
-    // Links are followed as if the layer were the root.
+    // Links are resolved as if the layer were the root.
     let outside = TempDir::new();
     let target = outside.path().to_str().unwrap();
     let root = add(Tar::new().symlink("abs", target).file("abs/x", "inside")).unwrap();

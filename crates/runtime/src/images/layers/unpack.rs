@@ -1,8 +1,8 @@
-//! Unpacks one layer's tar into a directory, translating its whiteouts into overlayfs' own.
+//! Unpacks one layer's tar into a directory, and translates its whiteouts to those of overlayfs.
 //!
 //! The archive is not trusted. Every parent directory is resolved here, component by component, inside the
-//! layer being made; links are followed as if its root were `/`. The directory belongs to us alone while this
-//! runs, so nobody can swap a component between the check and its use.
+//! layer that is being unpacked; links are followed as if its root were `/`. No other process uses the
+//! directory while this runs, so no component can be swapped between the check and its use.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -24,9 +24,9 @@ use crate::images::content::COPY_BUFFER_BYTES;
 
 const WHITEOUT_PREFIX: &[u8] = b".wh.";
 const OPAQUE_MARKER: &[u8] = b".wh..wh..opq";
-/// As many links as the kernel follows in one path.
+/// The same number of links as the kernel follows in one path.
 const MAX_LINKS: usize = 40;
-/// Largest file copied up from a lower layer for a hard link that points there.
+/// The largest file that is copied up from a lower layer for a hard link to it.
 const MAX_COPY_UP_BYTES: u64 = 8 << 30;
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -68,18 +68,19 @@ pub fn unpack(
 struct Unpacker {
     root: PathBuf,
     lowers: Stack,
-    /// Parent directories as entries spell them, and where they really are.
+    /// Parent directories by their spelling in entries, and their resolved paths.
     parents: HashMap<PathBuf, PathBuf>,
-    /// Relative paths of directories that hide everything below them.
+    /// Relative paths of directories that hide everything below them in lower layers.
     opaque: HashSet<PathBuf>,
-    /// Directory times are set last: making files in them changes them.
+    /// Times of directories are set last, because creating files in a directory changes its times.
     dir_times: Vec<(PathBuf, Attributes)>,
     done: Unpacked,
     buffer: Vec<u8>,
 }
 
 impl Unpacker {
-    /// The root directory is seldom in the archive; it then is as the layer below has it.
+    /// Sets the attributes of the root directory to those of the layer below, because archives rarely contain
+    /// the root.
     fn take_over_root(&mut self) -> Result<(), LayerError> {
         let attributes = match self.lowers.find(Path::new("")) {
             Some((_, metadata)) => Attributes::of(&metadata),
@@ -99,7 +100,7 @@ impl Unpacker {
         let extras = Extras::read(entry)?;
         let attributes = attributes(entry, &extras)?;
         let Some(name) = path.file_name() else {
-            // `./`: the root itself.
+            // The entry `./` is the root itself.
             let root = self.root.clone();
             extras.apply(&root)?;
             return self.set_dir_attributes(root, attributes);
@@ -140,7 +141,7 @@ impl Unpacker {
         attributes.apply_time(&place).map_err(LayerError::io("set the time of", &place))
     }
 
-    /// Clears the way for a new entry; says whether a whiteout of this layer stood there.
+    /// Removes what exists at `place` for a new entry; returns whether it was a whiteout of this layer.
     fn make_room(&mut self, place: &Path, directory: bool) -> Result<bool, LayerError> {
         let Ok(metadata) = fs::symlink_metadata(place) else { return Ok(false) };
         if metadata.is_dir() {
@@ -196,7 +197,7 @@ impl Unpacker {
             .mode(0o600)
             .open(place)
             .map_err(LayerError::io("create", place))?;
-        // The reader bounds the total, so a lying size cannot fill the disk with more than the limit.
+        // The reader bounds the total, so a false size cannot make the unpacker write more than the limit.
         self.done.bytes += copy(entry, &mut file, &mut self.buffer).map_err(|e| match e {
             CopyError::Read(e) => LayerError::Archive(e),
             CopyError::Write(e) => LayerError::io("write", place)(e),
@@ -240,7 +241,7 @@ impl Unpacker {
         fs::hard_link(&source, place).map_err(LayerError::io("create hard link", place))
     }
 
-    /// A hard link may point to a file that only a layer below has.
+    /// Copies a file up from a layer below, because a hard link may refer to it.
     fn copy_up(&mut self, raw: &[u8], parent: &Path, name: &OsStr) -> Result<(), LayerError> {
         let path = parent.join(name);
         let found = if self.is_hidden(&path) { None } else { self.lowers.find(&path) };
@@ -269,7 +270,7 @@ impl Unpacker {
         }
         let hidden = &name[WHITEOUT_PREFIX.len()..];
         if hidden.starts_with(WHITEOUT_PREFIX) {
-            // aufs kept its own bookkeeping under such names; it is nothing to us.
+            // aufs stored bookkeeping under such names, which has no meaning here.
             return Ok(());
         }
         if matches!(hidden, b"" | b"." | b"..") {
@@ -277,7 +278,7 @@ impl Unpacker {
         }
         let place = dir.join(OsStr::from_bytes(hidden));
         match fs::symlink_metadata(&place) {
-            // This layer brings the path anew: only what is below goes.
+            // This layer also has the path, so only its content in lower layers is hidden.
             Ok(metadata) if metadata.is_dir() => {
                 let relative = parent.join(OsStr::from_bytes(hidden));
                 self.make_opaque(&place, &relative)
@@ -290,8 +291,8 @@ impl Unpacker {
         }
     }
 
-    /// Where entries below `path` go: a real directory of this layer, relative to its root. Made, or copied
-    /// from the layers below, if need be.
+    /// Returns the directory for entries below `path`: a real directory of this layer, relative to its root. It
+    /// is created, or copied from the layers below, if necessary.
     fn parent(&mut self, path: &Path) -> Result<PathBuf, LayerError> {
         if let Some(known) = self.parents.get(path) {
             return Ok(known.clone());
@@ -326,7 +327,7 @@ impl Unpacker {
         Ok(at)
     }
 
-    /// Makes `path` a directory of this layer, or gives the target of the link that is there.
+    /// Makes `path` a directory of this layer; if it is a link, returns the link's target instead.
     fn step(&mut self, path: &Path) -> Result<Option<PathBuf>, LayerError> {
         let place = self.root.join(path);
         let mut opaque = false;
@@ -336,7 +337,7 @@ impl Unpacker {
                 return fs::read_link(&place).map(Some).map_err(LayerError::io("read link", &place));
             }
             Ok(metadata) => {
-                // A file stands where a directory has to be: the later entry wins.
+                // A file exists where a directory is needed: the later entry wins.
                 opaque = is_whiteout(&metadata);
                 fs::remove_file(&place).map_err(LayerError::io("replace", &place))?;
             }
@@ -355,7 +356,7 @@ impl Unpacker {
         Ok(None)
     }
 
-    /// Whether an opaque directory of this layer hides what is below at `path`.
+    /// Returns whether an opaque directory of this layer hides what lower layers have at `path`.
     fn is_hidden(&self, path: &Path) -> bool {
         !self.opaque.is_empty() && path.ancestors().skip(1).any(|dir| self.opaque.contains(dir))
     }
@@ -368,7 +369,7 @@ impl Unpacker {
     }
 }
 
-/// What extended headers add to an entry.
+/// Attributes of an entry from its extended headers.
 #[derive(Default)]
 struct Extras {
     xattrs: Vec<(String, Vec<u8>)>,
@@ -397,7 +398,7 @@ impl Extras {
         for (name, value) in &self.xattrs {
             match set_xattr(place, name.as_bytes(), value) {
                 Ok(()) => {}
-                // Not every file system, nor every kind of file, takes every attribute.
+                // Some file systems and kinds of files do not support some attributes.
                 Err(e) if matches!(e.raw_os_error(), Some(libc::ENOTSUP | libc::EPERM)) => {
                     tracing::debug!(path = %place.display(), name, "extended attribute not supported");
                 }
@@ -408,12 +409,12 @@ impl Extras {
     }
 }
 
-/// `seconds[.fraction]`.
+/// Parses a time in the form `seconds[.fraction]`.
 fn pax_time(text: &str) -> Option<(i64, i64)> {
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
     let nanos: String = fraction.chars().chain("000000000".chars()).take(9).collect();
     let (seconds, nanos) = (seconds.parse::<i64>().ok()?, nanos.parse::<i64>().ok()?);
-    // Before 1970 the fraction counts backwards; whole seconds are near enough.
+    // Before 1970 the fraction counts backwards; whole seconds are exact enough.
     Some(if seconds < 0 { (seconds, 0) } else { (seconds, nanos) })
 }
 
@@ -426,7 +427,7 @@ fn attributes<R: Read>(entry: &tar::Entry<'_, R>, extras: &Extras) -> Result<Att
     };
     let (mtime_seconds, mtime_nanos) = match extras.mtime {
         Some(time) => time,
-        // Binary numbers may be negative; they come as their two's complement.
+        // Binary numbers may be negative, and are returned as their two's complement.
         None => (header.mtime().map_err(LayerError::Archive)? as i64, 0),
     };
     Ok(Attributes {
@@ -438,7 +439,7 @@ fn attributes<R: Read>(entry: &tar::Entry<'_, R>, extras: &Extras) -> Result<Att
     })
 }
 
-/// An entry's path without its leading `/` and `./`; one that climbs out is refused.
+/// Returns an entry's path without its leading `/` and `./`; refuses a path that leaves the layer.
 fn relative(raw: &[u8]) -> Result<PathBuf, LayerError> {
     let mut out = PathBuf::new();
     for part in raw.split(|b| *b == b'/') {

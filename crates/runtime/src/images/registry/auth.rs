@@ -1,4 +1,4 @@
-//! Answering a registry's challenge: Basic, or Bearer tokens from its token service
+//! Answers a registry's challenge: Basic, or Bearer tokens from its token service
 //! (<https://distribution.github.io/distribution/spec/auth/token/>).
 
 use base64::Engine;
@@ -26,8 +26,8 @@ impl Challenge {
     }
 }
 
-/// Gets the `Authorization` value that answers the challenges, for pulling from `repository` (a path within
-/// the registry). `plain` says that the registry itself is spoken to without TLS.
+/// Returns the `Authorization` value that answers the challenges, for pulling from `repository` (a path within
+/// the registry). `plain` means that the registry itself is contacted without TLS.
 pub async fn authorize(
     client: &HttpClient,
     challenges: &[Challenge],
@@ -76,7 +76,7 @@ async fn fetch_token(
     let Some(authority) = url.authority() else { return Err(bad("not an address")) };
     match url.scheme_str() {
         Some("https") => {}
-        // Credentials are not sent in plain text because a TLS registry says so.
+        // A TLS registry cannot make the client send credentials in plain text.
         Some("http") if plain || client.scheme(authority.as_str()) == "http" => {}
         _ => return Err(bad("not an https address")),
     }
@@ -161,8 +161,8 @@ fn percent(text: &str) -> String {
         .collect()
 }
 
-/// Reads `WWW-Authenticate` values, each of which may hold several challenges (RFC 9110, section 11.6.1).
-/// What cannot be understood is left out.
+/// Parses `WWW-Authenticate` values, each of which may contain several challenges (RFC 9110, section 11.6.1).
+/// Parts that cannot be parsed are skipped.
 pub fn parse_challenges<'a>(values: impl Iterator<Item = &'a str>) -> Vec<Challenge> {
     const MAX_CHALLENGES: usize = 16;
     let mut out: Vec<Challenge> = Vec::new();

@@ -1,4 +1,4 @@
-//! A conversation with one registry about one repository: manifests and blobs, with its authorization.
+//! A client for one repository of one registry: manifests and blobs, with its authorization.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::auth::{authorize, parse_challenges};
 use super::http::{Call, HttpClient, read_body, server_message};
 use super::mirror::Mirror;
 
-/// Times that a request is sent before its failure counts.
+/// The number of attempts before a request fails.
 pub const MAX_ATTEMPTS: u32 = 4;
 const FIRST_BACKOFF: Duration = Duration::from_millis(200);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
@@ -26,15 +26,15 @@ pub struct RegistryClient {
     http: HttpClient,
     reference: Reference,
     credential: Option<Credential>,
-    /// `scheme://host[:port]`, of a mirror with its path.
+    /// `scheme://host[:port]`; for a mirror, with its path.
     base: String,
-    /// Tells a mirror whose images are meant.
+    /// Names the registry whose images are requested, for a mirror.
     query: String,
-    /// What answered the last challenge.
+    /// The value that answered the last challenge.
     authorization: Mutex<Option<HeaderValue>>,
 }
 
-/// A manifest or index as the registry gave it.
+/// A manifest or index as the registry returned it.
 pub struct Fetched {
     pub bytes: Vec<u8>,
     pub media_type: String,
@@ -59,7 +59,7 @@ impl RegistryClient {
         }
     }
 
-    /// Asks a mirror for the image instead. Credentials stay with the registry that they are for.
+    /// Returns a client that requests the image from a mirror. Credentials are sent only to their own registry.
     pub fn of_mirror(http: HttpClient, reference: &Reference, mirror: &Mirror) -> RegistryClient {
         RegistryClient {
             base: mirror.base().to_owned(),
@@ -74,7 +74,7 @@ impl RegistryClient {
         text.parse().map_err(|_| RegistryError::Protocol(format!("unusable address {text:?}")))
     }
 
-    /// Gets a manifest by tag or digest and checks it against the digest, if that is what was asked for.
+    /// Fetches a manifest by tag or digest; verifies the digest if it was requested by digest.
     pub async fn manifest(&self, identifier: &str) -> Result<Fetched, RegistryError> {
         let mut call = Call::get(self.url("manifests", identifier)?);
         let accept = [DOCKER_MANIFEST, DOCKER_LIST, OCI_MANIFEST, OCI_INDEX].join(", ");
@@ -115,14 +115,14 @@ impl RegistryClient {
             Ok(expected) if expected != digest => {
                 return Err(ContentError::Mismatch { expected, actual: digest }.into());
             }
-            // Asked for by tag, or got what was asked for.
+            // Either it was requested by tag, or the digest matches.
             _ => {}
         }
         Ok(Fetched { bytes, media_type, digest })
     }
 
-    /// Starts getting a blob from byte `from` on. The answer tells where it really starts: 0 from a server
-    /// that knows no ranges.
+    /// Starts fetching a blob from byte `from` on. The result contains the real start: 0 if the server does not
+    /// support ranges.
     pub async fn blob(
         &self,
         digest: &Digest,
@@ -145,7 +145,8 @@ impl RegistryClient {
         }
     }
 
-    /// Sends with the authorization that is known, and once more with a fresh one if it is challenged.
+    /// Sends a request with the known authorization, and once more with a new one if the registry challenges
+    /// it.
     async fn send(&self, call: Call) -> Result<(Call, Response<Incoming>), RegistryError> {
         let known = self.known_authorization();
         let (sent, response) = self.http.send(with_authorization(&call, known.as_ref())).await?;
@@ -161,7 +162,7 @@ impl RegistryClient {
         let plain = call.url.scheme_str() == Some("http");
         let repository = self.reference.path();
         let fresh = authorize(&self.http, &challenges, self.credential.as_ref(), repository, plain).await?;
-        // Being refused with this very answer is final.
+        // A second challenge to this same authorization is final.
         if known.as_ref() == Some(&fresh) {
             return Ok((sent, response));
         }

@@ -1,4 +1,4 @@
-//! One HTTP request at a time: connect, TLS, redirects, time limits.
+//! Sends one HTTP request at a time: connect, TLS, redirects, time limits.
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -20,16 +20,16 @@ use super::{NetworkError, RegistryError};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const TLS_TIMEOUT: Duration = Duration::from_secs(30);
 const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Longest silence in the middle of a body.
+/// The longest pause in the middle of a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
-/// As many as Go's client follows.
+/// The same number as Go's client follows.
 const MAX_REDIRECTS: usize = 10;
 const AGENT: &str = concat!("knarr/", env!("CARGO_PKG_VERSION"));
 
-/// Sends requests; each takes a connection of its own.
+/// Sends requests; each uses its own connection.
 #[derive(Debug, Clone, Default)]
 pub struct HttpClient {
-    /// Registries, `host` or `host:port`, that are spoken to without TLS beside the loopback ones.
+    /// Registries, `host` or `host:port`, that are contacted without TLS in addition to the loopback ones.
     pub insecure: Vec<String>,
 }
 
@@ -49,12 +49,12 @@ impl Call {
 
     pub(super) fn failed(&self, source: impl Into<NetworkError>) -> RegistryError {
         let method = self.method.as_str();
-        // Go spells it `Get`, and so do the messages people know.
+        // Go spells the method `Get`, and so do the messages that users know.
         let method = format!("{}{}", &method[..1], method[1..].to_ascii_lowercase());
         RegistryError::Network { method, url: self.url.to_string(), source: source.into() }
     }
 
-    /// The error for an answer that is not the one wanted.
+    /// Returns the error for an answer with an unexpected status.
     pub(super) async fn unexpected(&self, response: Response<Incoming>) -> RegistryError {
         let status = response.status();
         let message = server_message(response.into_body()).await;
@@ -64,7 +64,7 @@ impl Call {
 }
 
 impl HttpClient {
-    /// `http` for loopback and listed hosts, else `https`.
+    /// Returns `http` for loopback and listed hosts, otherwise `https`.
     pub fn scheme(&self, authority: &str) -> &'static str {
         let host = host_of(authority);
         let loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
@@ -72,8 +72,8 @@ impl HttpClient {
         if loopback || listed { "http" } else { "https" }
     }
 
-    /// Sends and follows redirects. Credentials stay with the host they are for; a redirect from TLS to plain
-    /// text is followed only to a host that may be spoken to so.
+    /// Sends a request and follows redirects. Credentials are sent only to their own host; a redirect from TLS
+    /// to plain text is followed only to a host that may be contacted without TLS.
     pub async fn send(&self, mut call: Call) -> Result<(Call, Response<Incoming>), RegistryError> {
         for _ in 0..=MAX_REDIRECTS {
             let response = self.send_once(&call).await?;
@@ -138,7 +138,7 @@ async fn connect(host: &str, port: u16) -> Result<TcpStream, NetworkError> {
         .await
         .map_err(|_| NetworkError::Timeout("a connection"))?
         .map_err(|source| NetworkError::Dial { address, source })?;
-    // A request is one small write; waiting for more of it gains nothing.
+    // A request is one small write, so delaying it gains nothing.
     let _ = stream.set_nodelay(true);
     Ok(stream)
 }
@@ -156,7 +156,7 @@ async fn start_tls(
         .map_err(|e| failed(std::io::Error::new(e.kind(), knarr_tls::tls_words(&e, host))))
 }
 
-/// The machine's root certificates, read once.
+/// Returns the TLS configuration with the machine's root certificates, which are read once.
 async fn tls_config() -> Result<Arc<rustls::ClientConfig>, NetworkError> {
     static CONFIG: OnceLock<Arc<rustls::ClientConfig>> = OnceLock::new();
     if let Some(config) = CONFIG.get() {
@@ -174,7 +174,7 @@ where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
 {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    // It ends when the answer was read or is dropped.
+    // The task ends when the answer was read or dropped.
     tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "registry connection ended");
@@ -184,7 +184,7 @@ where
     Ok(response.await.map_err(|_| NetworkError::Timeout("response headers"))??)
 }
 
-/// The next piece of a body; None at its end.
+/// Returns the next piece of a body; `None` at its end.
 pub async fn next_chunk(body: &mut Incoming, paced: &mut Paced) -> Result<Option<Bytes>, NetworkError> {
     loop {
         let began = Instant::now();
@@ -202,7 +202,7 @@ pub async fn next_chunk(body: &mut Incoming, paced: &mut Paced) -> Result<Option
     }
 }
 
-/// A whole body of at most `limit` bytes; None if it is longer.
+/// Reads a body of at most `limit` bytes; returns `None` if it is longer.
 pub async fn read_body(mut body: Incoming, limit: u64) -> Result<Option<Vec<u8>>, NetworkError> {
     let (mut bytes, mut paced) = (Vec::new(), Paced::new(Pace::default()));
     while let Some(chunk) = next_chunk(&mut body, &mut paced).await? {
@@ -214,7 +214,7 @@ pub async fn read_body(mut body: Incoming, limit: u64) -> Result<Option<Vec<u8>>
     Ok(Some(bytes))
 }
 
-/// What the registry says went wrong: `{"errors": [{"code", "message"}]}`.
+/// Returns the registry's error message, from `{"errors": [{"code", "message"}]}`.
 pub async fn server_message(body: Incoming) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Errors {
@@ -244,7 +244,8 @@ fn host_of(authority: &str) -> &str {
     authority.split(':').next().unwrap_or(authority)
 }
 
-/// A redirect's target: absolute, of the same scheme (`//host/x`), of the same host (`/x`), or relative.
+/// Resolves a redirect's target: absolute, of the same scheme (`//host/x`), of the same host (`/x`), or
+/// relative.
 fn resolve(base: &Uri, location: &str) -> Result<Uri, RegistryError> {
     let bad = || RegistryError::Protocol(format!("redirect to unusable address {location:?}"));
     let scheme = base.scheme_str().unwrap_or("https");

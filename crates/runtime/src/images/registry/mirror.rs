@@ -1,4 +1,4 @@
-//! Mirrors: places where a registry's images are looked for before the registry itself is asked.
+//! Mirrors: servers that are asked for a registry's images before the registry itself.
 
 use std::str::FromStr;
 
@@ -6,12 +6,12 @@ use http::Uri;
 
 use super::super::reference::Reference;
 
-/// A place that has the images of one registry, or of all: `registry=http[s]://host[:port][/path]`.
+/// A server with the images of one registry, or of all: `registry=http[s]://host[:port][/path]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mirror {
-    /// `host[:port]` as references name it, `docker.io` for those that name none, or `*`.
+    /// `host[:port]` as in references, `docker.io` for references without a host, or `*`.
     registry: String,
-    /// Without a slash at its end.
+    /// The address, without a trailing slash.
     base: String,
 }
 
@@ -24,7 +24,7 @@ pub enum MirrorError {
 }
 
 impl Mirror {
-    /// Whether it stands in for the registry of this image.
+    /// Returns whether it mirrors the registry of this image.
     pub fn has(&self, reference: &Reference) -> bool {
         self.registry == "*" || self.registry == reference.host()
     }

@@ -20,7 +20,7 @@ pub use pull::{Progress, ProgressFn, PullOptions, Pulled};
 
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
-    /// Host, repository and tag or digest.
+    /// The host, the repository, and the tag or digest.
     #[error("{0}: not found")]
     NotFound(String),
     #[error("pull access denied, repository does not exist or may require authorization: {0}")]
@@ -79,7 +79,7 @@ impl RegistryError {
         }
     }
 
-    /// Whether asking again may help.
+    /// Returns whether a retry may succeed.
     fn is_transient(&self) -> bool {
         match self {
             RegistryError::Network { source, .. } => {

@@ -1,13 +1,15 @@
-//! How slow a registry may be.
+//! The minimum speed of a registry.
 //!
-//! A body of which a byte comes now and then never times out. What is asked for is little: less than the slowest line
-//! that anybody pulls over, so that only who holds a pull up on purpose, or by a fault, is given up.
+//! A body of which a byte arrives now and then never times out. The required speed is less than that of the
+//! slowest line over which images are pulled, so that only a registry that delays a pull on purpose, or because
+//! of a fault, is given up.
 
 use std::time::Duration;
 
 use super::NetworkError;
 
-/// The least that comes in a span of waiting. What happens between, such as writing to a slow disk, does not count.
+/// The least number of bytes per span of waiting. Time between the waits, for example for writing to a slow
+/// disk, does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
     pub span: Duration,
@@ -15,13 +17,13 @@ pub struct Pace {
 }
 
 impl Default for Pace {
-    /// 4 KiB a second, over five minutes.
+    /// Requires 4 KiB a second, averaged over five minutes.
     fn default() -> Self {
         Self { span: Duration::from_secs(300), min_bytes: 300 * (4 << 10) }
     }
 }
 
-/// What has come of one body, also over several connections.
+/// The progress of one body, also over several connections.
 #[derive(Debug)]
 pub struct Paced {
     pace: Pace,
@@ -34,7 +36,7 @@ impl Paced {
         Self { pace, waited: Duration::ZERO, bytes: 0 }
     }
 
-    /// Some bytes came after some waiting.
+    /// Records that bytes arrived after some waiting; fails if they are too few.
     pub fn came(&mut self, waited: Duration, bytes: usize) -> Result<(), NetworkError> {
         self.waited += waited;
         self.bytes += bytes as u64;
@@ -61,7 +63,7 @@ mod tests {
         for _ in 0..30 {
             paced.came(second, 10).unwrap();
         }
-        // A burst counts for its own span alone.
+        // A burst counts only for its own span.
         paced.came(second, 1_000_000).unwrap();
         for _ in 0..18 {
             paced.came(second, 1).unwrap();

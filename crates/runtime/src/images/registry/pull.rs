@@ -1,4 +1,4 @@
-//! Pulling: resolve the reference, choose the platform, fetch what is missing, unpack, name.
+//! Pulls an image: resolves the reference, chooses the platform, fetches missing blobs, unpacks and names it.
 
 use std::sync::Arc;
 
@@ -21,14 +21,14 @@ use super::mirror::Mirror;
 use super::pace::{Pace, Paced};
 use super::{NetworkError, RegistryError};
 
-/// Chunks on their way from the network to the disk, per blob.
+/// The number of chunks between network and disk, per blob.
 const CHUNKS_IN_FLIGHT: usize = 32;
-/// Bytes between two calls of the progress function.
+/// The number of bytes between two calls of the progress function.
 const PROGRESS_STEP_BYTES: u64 = 512 << 10;
-/// Indexes within indexes.
+/// The depth of nested indexes.
 const MAX_DEPTH: usize = 4;
 
-/// How far one blob of an image is.
+/// The progress of one blob of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
     pub image: String,
@@ -38,23 +38,23 @@ pub struct Progress {
     pub total_bytes: u64,
 }
 
-/// Called from the pulling tasks; should return at once.
+/// Called from the pulling tasks; it should return at once.
 pub type ProgressFn = Arc<dyn Fn(&Progress) + Send + Sync>;
 
 #[derive(Clone)]
 pub struct PullOptions {
-    /// Credentials; those that match the image are tried one after the other, and only without any match is
-    /// it pulled anonymously, as the kubelet does it.
+    /// Credentials. Those that match the image are tried one after the other; it is pulled anonymously only if
+    /// none matches, as in the kubelet.
     pub keyring: Keyring,
     pub platform: Platform,
-    /// `host` or `host:port` of registries to be spoken to in plain text, beside those on loopback.
+    /// `host` or `host:port` of registries that are contacted in plain text, in addition to those on loopback.
     pub insecure_registries: Vec<String>,
-    /// Asked in this order before an image's own registry is.
+    /// Mirrors, which are asked in this order before an image's own registry.
     pub mirrors: Vec<Mirror>,
     pub max_parallel_layers: usize,
     /// Largest compressed layer, in bytes.
     pub max_layer_bytes: u64,
-    /// What a registry has to give, else the pull fails.
+    /// The minimum speed of a registry; below it the pull fails.
     pub pace: Pace,
     pub progress: Option<ProgressFn>,
 }
@@ -74,22 +74,22 @@ impl Default for PullOptions {
     }
 }
 
-/// A pulled image, and which of the credentials the registry accepted.
+/// A pulled image, and the credential that the registry accepted.
 #[derive(Debug, Clone)]
 pub struct Pulled {
     pub image: Image,
-    /// `None`: pulled anonymously, or from a mirror.
+    /// `None` if the image was pulled anonymously, or from a mirror.
     pub credential: Option<Credential>,
 }
 
 impl ImageStore {
-    /// Pulls and unpacks an image. What is here already is not fetched again; a layer that another call is
-    /// fetching is waited for.
+    /// Pulls and unpacks an image. Existing content is not fetched again; if another call is fetching a layer,
+    /// this one waits for it.
     pub async fn pull(&self, reference: &Reference, options: &PullOptions) -> Result<Image, ImageError> {
         Ok(self.pull_with(reference, options).await?.image)
     }
 
-    /// Pulls as `pull` does, and says by which credential.
+    /// Pulls like `pull`, and also returns the credential that was used.
     pub async fn pull_with(
         &self,
         reference: &Reference,
@@ -119,7 +119,7 @@ impl ImageStore {
                 }
             }
         }
-        // At least one was tried, and all were refused.
+        // At least one credential was tried, and all were refused.
         let error = last.unwrap_or(ImageError::NoImage(reference.to_string()));
         Err(pull_error(reference, error))
     }
@@ -183,7 +183,7 @@ impl Pull {
             .await
     }
 
-    /// Stores the document the reference led to, and the manifest of our platform.
+    /// Stores the document that the reference resolved to, and the manifest of our platform.
     async fn choose(&self, top: Fetched) -> Result<Target, ImageError> {
         let mut descriptor = Descriptor::new(&top.media_type, top.digest, top.bytes.len() as u64);
         let mut document = oci::parse_document(&top.bytes, &top.media_type)?;
@@ -213,13 +213,13 @@ impl Pull {
             .await
     }
 
-    /// Fetches layers side by side and unpacks each as soon as it and those below it are there.
+    /// Fetches layers in parallel, and unpacks each when it and those below it were fetched.
     async fn fetch_and_unpack(self: Arc<Self>, manifest: Digest) -> Result<(), ImageError> {
         let read = move |inner: &Arc<Inner>| inner.catalog.content(&manifest);
         let content = self.store.blocking("reading a manifest", read).await?;
         let fetches = content.layers.clone().into_iter().map(|layer| {
             let pull = self.clone();
-            // Its own task, so that it goes on while a layer before it is unpacked.
+            // A separate task, so that the fetch continues while a layer before it is unpacked.
             async move {
                 let task = AbortOnDropHandle::new(tokio::spawn(pull.fetch(layer)));
                 task.await.unwrap_or(Err(ImageError::Panicked("fetching a layer")))
@@ -237,7 +237,7 @@ impl Pull {
         Ok(())
     }
 
-    /// Gets one blob into the store, going on where a broken connection left off.
+    /// Fetches one blob into the store, and resumes after a broken connection.
     async fn fetch(self: Arc<Self>, blob: Descriptor) -> Result<(), ImageError> {
         if blob.size > self.options.max_layer_bytes {
             let (what, limit) = (format!("layer {}", blob.digest), self.options.max_layer_bytes);
@@ -267,7 +267,7 @@ impl Pull {
                     return committed.map_err(ImageError::fetch);
                 }
                 Err(error) if error.is_transient() && attempt < MAX_ATTEMPTS => {
-                    // Getting on counts as success: only attempts in a row that got nothing are bounded.
+                    // Progress counts as success: only consecutive attempts without progress are bounded.
                     if ingest.written() > before + PROGRESS_STEP_BYTES {
                         attempt = 0;
                     }
@@ -279,7 +279,7 @@ impl Pull {
         }
     }
 
-    /// One request's worth of a blob. The outer error is ours, the inner one the registry's.
+    /// Performs one request of a blob. The outer error is local, the inner one the registry's.
     async fn fetch_once(
         &self,
         blob: &Descriptor,
@@ -318,7 +318,7 @@ impl Pull {
                 break Err(ContentError::Size { expected: blob.size, actual: done }.into());
             }
             if sender.send(chunk).await.is_err() {
-                // The writer failed; its result says why.
+                // The writer failed; its result contains the reason.
                 break Ok(());
             }
             if done - reported >= PROGRESS_STEP_BYTES || done == blob.size {

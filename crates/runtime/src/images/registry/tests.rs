@@ -1,4 +1,4 @@
-//! Pulling, from Debian's registry and from one that misbehaves on cue.
+//! Tests of pulling, from Debian's registry and from a scripted one that misbehaves.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::images::fixture::{Tar, TempDir, TestImage, gzip, is_root, zstd};
 use crate::images::oci::OCI_INDEX;
 use crate::images::*;
 
-/// htpasswd's line for user `alice`, password `s3cret`.
+/// The htpasswd line of user `alice`, password `s3cret`.
 const HTPASSWD: &str = "alice:$2b$04$abcdefghijklmnopqrstuuLZYjhNQAOdpbzt4WxWlUHjv1wsyH5DG\n";
 
 /// The distribution's registry with a configuration and storage of its own.
@@ -123,7 +123,7 @@ async fn free_port() -> u16 {
 }
 
 fn big_layer(name: &str, bytes: usize) -> Vec<u8> {
-    // Does not compress to nothing.
+    // The content hardly compresses.
     let mut state = 1u32;
     let content: Vec<u8> = std::iter::repeat_with(|| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -229,7 +229,7 @@ async fn a_private_registry_wants_credentials() {
     assert_eq!(pulled.id, image.id, "the second credential was tried after the first");
 }
 
-/// A request as the scripted server sees it.
+/// A request as the scripted server receives it.
 struct Asked {
     path: String,
     head: String,
@@ -245,10 +245,10 @@ impl Asked {
     }
 }
 
-/// A header of answers that are sent byte by byte.
+/// A header that makes the scripted server send the answer byte by byte.
 const TRICKLES: &str = "X-Trickles: yes\r\n";
 
-/// Answers are raw HTTP; what they lack after the head is where the connection breaks.
+/// Answers are raw HTTP; if the body is shorter than announced, the connection breaks after it.
 type Script = dyn Fn(&Asked) -> Vec<u8> + Send + Sync;
 
 async fn scripted(script: impl Fn(&str, &Asked) -> Vec<u8> + Send + Sync + 'static) -> String {
@@ -333,7 +333,7 @@ async fn bearer_tokens_are_fetched_and_do_not_follow_redirects() {
     let host = scripted(move |host, asked| {
         if asked.path.starts_with("/token") {
             assert_eq!(asked.path, "/token?service=test&scope=repository%3Aapp%3Apull");
-            assert!(asked.header("authorization").is_none_or(|a| a == "Basic Ym9iOnB3"), "bob:pw or nobody");
+            assert!(asked.header("authorization").is_none_or(|a| a == "Basic Ym9iOnB3"), "bob:pw or none");
             if asked.header("authorization").is_none() {
                 return answer("401 Unauthorized", "", b"");
             }
@@ -418,8 +418,8 @@ async fn a_registry_that_trickles_is_given_up() {
     let pace = Pace { span: Duration::from_millis(300), min_bytes: 1000 };
     let options = PullOptions { pace, ..Default::default() };
     let pulling = tokio::time::timeout(Duration::from_secs(20), pull(&host, &options));
-    let error = pulling.await.expect("it is waited for");
-    let error = error.expect_err("it was pulled");
+    let error = pulling.await.expect("the pull does not time out");
+    let error = error.expect_err("the pull succeeded");
     assert_eq!(error.kind(), ErrorKind::Network);
     assert!(error.chain().contains(" bytes in 0 s"), "{}", error.chain());
 }
@@ -518,7 +518,7 @@ async fn a_cancelled_pull_leaves_nothing_half_done() {
     let host = scripted(move |_, asked| {
         let whole = serve(&served, &asked.path);
         if asked.path.contains("/blobs/") {
-            // A client that waits for more than this waits for long.
+            // The client waits for more content than ever arrives.
             let head =
                 String::from_utf8_lossy(&whole[..200.min(whole.len())]).replace("Content-Length: ", "X: ");
             return head.replace("\r\n\r\n", "\r\nContent-Length: 9999999999\r\n\r\n").into_bytes();
@@ -541,12 +541,12 @@ async fn a_cancelled_pull_leaves_nothing_half_done() {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("the cancelled pull still holds on to something");
+    panic!("the cancelled pull still holds a lease");
 }
 
 const TLS_REFERENCE: &str = "KNARR_TEST_TLS_REFERENCE";
 
-/// Not a test of its own: what [`tls_is_verified`] runs with other root certificates.
+/// Not a test of its own: the process that [`tls_is_verified`] runs with other root certificates.
 #[test]
 fn tls_child() {
     let Ok(reference) = std::env::var(TLS_REFERENCE) else { return };
@@ -563,7 +563,7 @@ fn tls_child() {
 
 #[tokio::test]
 async fn tls_is_verified() {
-    // An address that reaches loopback but is not one that is spoken to in plain text.
+    // An address that reaches loopback, but not one that is contacted in plain text.
     const ADDRESS: &str = "0.0.0.0";
     let signed = rcgen::generate_simple_self_signed([ADDRESS.to_owned()]).unwrap();
     let dir = TempDir::new();
@@ -601,7 +601,7 @@ async fn a_mirror_is_asked_before_the_registry() {
     registry.push("team/app", "v1", &image).await;
     let dir = TempDir::new();
     let store = ImageStore::open(dir.path()).await.unwrap();
-    // The first has nothing, the second is not there, and the third is of another registry.
+    // The first mirror has no images, the second does not exist, and the third is of another registry.
     let empty = Registry::start(false).await;
     let mirrors = [
         format!("app.invalid=http://{}", empty.host),
@@ -614,7 +614,7 @@ async fn a_mirror_is_asked_before_the_registry() {
     let pulled = store.pull(&reference, &options).await.unwrap();
     assert_eq!(pulled.repo_tags, ["app.invalid/team/app:v1"]);
 
-    // What no mirror has is asked for at the registry, whose error is the one that is told.
+    // What no mirror has is requested from the registry, whose error is the one that is reported.
     let reference: Reference = "app.invalid/team/app:v2".parse().unwrap();
     let error = store.pull(&reference, &options).await.unwrap_err();
     let text = format!("{error:?}");
