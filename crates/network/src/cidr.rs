@@ -1,4 +1,4 @@
-//! IPv4 prefixes as the configuration and the node objects write them.
+//! IPv4 prefixes in the notation of the configuration and of node objects.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -6,14 +6,14 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// An IPv4 prefix with its host bits cleared, such as `10.42.0.0/24`.
+/// An IPv4 prefix with its host bits cleared, for example `10.42.0.0/24`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ipv4Cidr {
     network: Ipv4Addr,
     prefix_len: u8,
 }
 
-/// What is wrong with a prefix.
+/// The text is not an IPv4 prefix.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{text:?} is not an IPv4 prefix (address/length)")]
 pub struct CidrError {
@@ -21,7 +21,7 @@ pub struct CidrError {
 }
 
 impl Ipv4Cidr {
-    /// Clears the host bits of `address`; `prefix_len` above 32 counts as 32.
+    /// Creates the prefix of `address`, whose host bits are cleared; a `prefix_len` above 32 counts as 32.
     pub fn new(address: Ipv4Addr, prefix_len: u8) -> Self {
         let prefix_len = prefix_len.min(32);
         let network = Ipv4Addr::from(u32::from(address) & mask_bits(prefix_len));
@@ -40,7 +40,7 @@ impl Ipv4Cidr {
         Ipv4Addr::from(mask_bits(self.prefix_len))
     }
 
-    /// The last address of the prefix.
+    /// Returns the last address of the prefix.
     pub fn broadcast(&self) -> Ipv4Addr {
         Ipv4Addr::from(u32::from(self.network) | !mask_bits(self.prefix_len))
     }
@@ -49,17 +49,17 @@ impl Ipv4Cidr {
         u32::from(address) & mask_bits(self.prefix_len) == u32::from(self.network)
     }
 
-    /// Whether all of `other` is inside.
+    /// Returns whether all of `other` is inside.
     pub fn covers(&self, other: &Self) -> bool {
         self.prefix_len <= other.prefix_len && self.contains(other.network)
     }
 
-    /// Whether they have an address in common.
+    /// Returns whether the two prefixes have an address in common.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.covers(other) || other.covers(self)
     }
 
-    /// The address `offset` above the network address, if it is still inside.
+    /// Returns the address `offset` above the network address, if it is still inside.
     pub fn nth(&self, offset: u32) -> Option<Ipv4Addr> {
         let address = Ipv4Addr::from(u32::from(self.network).checked_add(offset)?);
         self.contains(address).then_some(address)

@@ -8,7 +8,7 @@ use crate::nft::{Batch, Family, NftError, tables_of};
 use crate::pods::{PodNetworkConfig, PodNetworkError};
 use crate::proxy::ProxyConfig;
 
-/// What to remove; `new` gives the names that the defaults of the other parts use.
+/// What to remove; `new` sets the names that are the defaults of the other parts.
 #[derive(Clone, Debug)]
 pub struct CleanupConfig {
     pub state_dir: PathBuf,
@@ -28,8 +28,8 @@ impl CleanupConfig {
     }
 }
 
-/// Removes all there is, in the network namespace of the calling thread; gives a line for each thing removed.
-/// Everything is tried, and the errors of what failed are given along.
+/// Removes everything, in the network namespace of the calling thread; returns a line for each removed thing.
+/// All steps are tried, and the errors of those that failed are returned too.
 pub fn cleanup(config: &CleanupConfig) -> (Vec<String>, Vec<PodNetworkError>) {
     let mut removed = Vec::new();
     let results = [
@@ -56,7 +56,7 @@ fn remove_devices(config: &CleanupConfig, removed: &mut Vec<String>) -> Result<(
     let Some(bridge) = devices.iter().find(|l| l.name == config.bridge && is_bridge(&l.kind)) else {
         return Ok(());
     };
-    // The bridge goes last: its ports are found by it, also by a second attempt.
+    // The bridge is removed last, because its ports are found through it, also by a second attempt.
     for port in devices.iter().filter(|link| link.master == Some(bridge.index)) {
         links.delete(&port.name)?;
         removed.push(format!("device {}", port.name));

@@ -1,4 +1,4 @@
-//! Connection tracking entries of UDP: which are stale after endpoints changed, and deleting them.
+//! Connection tracking entries of UDP: finds those that are stale after endpoints changed, and deletes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -28,23 +28,24 @@ pub struct Tuple {
     pub destination: (Ipv4Addr, u16),
 }
 
-/// A tracked flow: as the client sent it, and as answers come back (their source is the endpoint).
+/// A tracked flow: the direction of the client, and the direction of the answers (whose source is the
+/// endpoint).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     pub original: Tuple,
     pub reply: Tuple,
 }
 
-/// The endpoints a UDP destination may lead to; an empty set means that no flow to it is right.
+/// The valid endpoints of UDP destinations; with an empty set, no flow to the destination is valid.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UdpDestinations {
     pub by_address: BTreeMap<(Ipv4Addr, u16), BTreeSet<(Ipv4Addr, u16)>>,
-    /// On the addresses of the node.
+    /// Destinations on the addresses of the node.
     pub by_node_port: BTreeMap<u16, BTreeSet<(Ipv4Addr, u16)>>,
 }
 
-/// The flows that lead to an endpoint their destination no longer has, or were tracked before it had any. New
-/// packets of such a flow would go on to the old place for as long as they keep coming.
+/// Returns the flows to an endpoint that their destination no longer has, and those that were tracked before it
+/// had any. Packets of such a flow would continue to go to the old endpoint while they keep arriving.
 pub fn stale_flows<'a>(
     flows: &'a [Flow],
     destinations: &UdpDestinations,
@@ -62,7 +63,7 @@ pub fn stale_flows<'a>(
     flows.iter().filter(stale).collect()
 }
 
-/// All tracked IPv4 flows of UDP.
+/// Returns all tracked IPv4 flows of UDP.
 pub fn udp_flows(netlink: &mut Netlink) -> Result<Vec<Flow>, NetlinkError> {
     netlink.dump(
         "list tracked connections",
@@ -73,7 +74,7 @@ pub fn udp_flows(netlink: &mut Netlink) -> Result<Vec<Flow>, NetlinkError> {
     )
 }
 
-/// Forgets a flow; that it is gone already is fine.
+/// Deletes a flow; succeeds if it does not exist any more.
 pub fn delete_flow(netlink: &mut Netlink, flow: &Flow) -> Result<(), NetlinkError> {
     let result = netlink.request("delete a tracked connection", CT_DELETE, 0, &HEADER, |writer| {
         writer.nested(CTA_TUPLE_ORIG, |w| flow.original.write(w));
@@ -141,7 +142,7 @@ mod tests {
         for (to, from, expected) in [
             (("10.43.0.10", 53), ("10.42.0.5", 53), false),
             (("10.43.0.10", 53), ("10.42.0.6", 53), true),
-            // Tracked while there was no endpoint, so never translated.
+            // Tracked while there was no endpoint, and therefore never translated.
             (("10.43.0.10", 53), ("10.43.0.10", 53), true),
             (("192.0.2.1", 30053), ("10.42.0.6", 53), true),
             (("192.0.2.2", 30053), ("10.42.0.6", 53), false),

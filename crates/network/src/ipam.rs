@@ -1,4 +1,4 @@
-//! Pod addresses of one node: a round-robin allocator, and the folder that makes its leases last.
+//! Pod addresses of one node: a round-robin allocator, and a folder that makes its leases persistent.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,10 +10,10 @@ use thiserror::Error;
 
 use crate::cidr::Ipv4Cidr;
 
-/// The file that remembers the address given out last.
+/// The file with the address that was allocated last.
 const LAST_FILE: &str = "last";
 
-/// Why an address could not be given or taken back.
+/// Why an address could not be allocated or released.
 #[derive(Debug, Error)]
 pub enum IpamError {
     #[error("no free address in {cidr}")]
@@ -24,7 +24,7 @@ pub enum IpamError {
     State { path: PathBuf, source: io::Error },
 }
 
-/// Picks addresses from a prefix; the network address, the gateway (`.1`) and the last address are never given.
+/// Picks addresses from a prefix; never the network address, the gateway (`.1`) and the last address.
 #[derive(Clone, Copy, Debug)]
 pub struct Allocator {
     cidr: Ipv4Cidr,
@@ -38,13 +38,13 @@ impl Allocator {
         Ok(Self { cidr })
     }
 
-    /// The address of the bridge, the pods' default gateway.
+    /// Returns the address of the bridge, the pods' default gateway.
     pub fn gateway(&self) -> Ipv4Addr {
         Ipv4Addr::from(u32::from(self.cidr.network()) + 1)
     }
 
-    /// The first free address after `last`, around the end of the prefix. A freed address comes up again only when
-    /// all others had their turn, so that what still talks to its former owner finds nobody.
+    /// Returns the first free address after `last`, wrapping around at the end of the prefix. A freed address
+    /// is reused only after all others, so that clients of its former owner do not reach another pod.
     pub fn next(&self, last: Option<Ipv4Addr>, taken: impl Fn(Ipv4Addr) -> bool) -> Option<Ipv4Addr> {
         let first = u32::from(self.cidr.network()) + 2;
         let end = u32::from(self.cidr.broadcast());
@@ -53,7 +53,7 @@ impl Allocator {
     }
 }
 
-/// A lease: whose address it is, in the form the folder keeps.
+/// A lease of an address to its owner, in the form in which it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease<T> {
     pub address: Ipv4Addr,
@@ -71,8 +71,8 @@ pub struct Ipam<T> {
 }
 
 impl<T: Clone + Serialize + for<'de> Deserialize<'de>> Ipam<T> {
-    /// Takes up the leases an earlier run left. Files that are no whole lease (an interrupted write) are removed;
-    /// leases outside `cidr` are kept until they are released.
+    /// Loads the leases that an earlier run left. Files that are not complete leases (after an interrupted
+    /// write) are removed; leases outside of `cidr` are kept until they are released.
     pub fn open(cidr: Ipv4Cidr, folder: PathBuf) -> Result<Self, IpamError> {
         let allocator = Allocator::new(cidr)?;
         let state = |source| IpamError::State { path: folder.clone(), source };
@@ -101,7 +101,7 @@ impl<T: Clone + Serialize + for<'de> Deserialize<'de>> Ipam<T> {
         self.allocator.gateway()
     }
 
-    /// The lease of a sandbox.
+    /// Returns the lease of a sandbox.
     pub fn get(&self, sandbox_id: &str) -> Option<&Lease<T>> {
         self.leases.values().find(|lease| lease.sandbox_id == sandbox_id)
     }
@@ -110,7 +110,8 @@ impl<T: Clone + Serialize + for<'de> Deserialize<'de>> Ipam<T> {
         self.leases.values()
     }
 
-    /// An address for the sandbox, on disk before it is returned; the one it already has if it has one.
+    /// Allocates an address for the sandbox and stores it before returning; returns an existing lease
+    /// unchanged.
     pub fn allocate(&mut self, sandbox_id: &str, owner: T) -> Result<Lease<T>, IpamError> {
         if let Some(lease) = self.get(sandbox_id) {
             return Ok(lease.clone());
@@ -128,14 +129,14 @@ impl<T: Clone + Serialize + for<'de> Deserialize<'de>> Ipam<T> {
         Ok(lease)
     }
 
-    /// Frees the sandbox's address; gives the lease it had.
+    /// Releases the sandbox's address; returns the lease that it had.
     pub fn release(&mut self, sandbox_id: &str) -> Result<Option<Lease<T>>, IpamError> {
         let Some(address) = self.get(sandbox_id).map(|lease| lease.address) else { return Ok(None) };
         remove(&self.folder.join(address.to_string()))?;
         Ok(self.leases.remove(&address))
     }
 
-    /// Whole or not at all: a kill between two writes leaves at most a `.new` file.
+    /// Writes a file atomically: a kill between two writes leaves at most a `.new` file.
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), IpamError> {
         let temporary = self.folder.join(format!("{name}.new"));
         std::fs::write(&temporary, bytes).map_err(|e| self.state(e))?;
@@ -169,7 +170,7 @@ mod tests {
         Owner { pod: pod.to_owned() }
     }
 
-    /// A folder below the system's temporary folder that goes away with the value.
+    /// A folder below the system's temporary folder that is removed with the value.
     struct Folder(PathBuf);
 
     impl Folder {

@@ -1,4 +1,5 @@
-//! Something computed for each service, again only when the service or one of its endpoint slices is another object.
+//! A value computed for each service; computed again only when the service or one of its endpoint slices is
+//! another object.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ pub type ServiceKey = Arc<str>;
 
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
-/// A value with the very objects it was computed from.
+/// A value with the objects that it was computed from.
 struct Computed<T> {
     service: Arc<Service>,
     slices: Vec<Arc<EndpointSlice>>,
@@ -30,7 +31,8 @@ impl<T> Default for PerService<T> {
 }
 
 impl<T: PartialEq> PerService<T> {
-    /// Goes on to the given services, which are all there are. A value that comes out equal stays the same `Arc`.
+    /// Updates the values to the given services, which must be all that exist. If a new value is equal, the
+    /// same `Arc` is kept.
     pub fn update(
         &mut self,
         services: &[Arc<Service>],
@@ -55,7 +57,7 @@ impl<T: PartialEq> PerService<T> {
         self.computed = computed;
     }
 
-    /// The values in order of their keys.
+    /// Returns the values in order of their keys.
     pub fn values(&self) -> BTreeMap<ServiceKey, Arc<T>> {
         self.computed.iter().map(|(key, computed)| (key.clone(), computed.value.clone())).collect()
     }
@@ -69,7 +71,7 @@ impl<T> Computed<T> {
     }
 }
 
-/// The key of a service.
+/// Returns the key of a service.
 pub fn service_key(service: &Service) -> ServiceKey {
     let name = service.metadata.name.as_deref().unwrap_or_default();
     let namespace = service.metadata.namespace.as_deref().unwrap_or_default();

@@ -1,10 +1,10 @@
-//! Transport protocols a port can have.
+//! The transport protocols of ports.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// As `Service` and `Pod` ports name it.
+/// A protocol, named as in `Service` and `Pod` ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Protocol {
     #[default]
@@ -17,7 +17,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// From the API's spelling; an absent one means TCP, an unknown one nothing.
+    /// Parses the API's spelling; a missing protocol means TCP, an unknown one gives `None`.
     pub fn from_api(text: Option<&str>) -> Option<Self> {
         match text {
             None | Some("" | "TCP") => Some(Self::Tcp),
@@ -27,7 +27,7 @@ impl Protocol {
         }
     }
 
-    /// The number in the IP header.
+    /// Returns the number in the IP header.
     pub fn number(self) -> u8 {
         match self {
             Self::Tcp => 6,

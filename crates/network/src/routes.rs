@@ -1,7 +1,7 @@
 //! Routes to the pods of other nodes, for nodes that share a link: each node is the gateway to its own pod CIDR.
 //!
-//! What a Node object says is that node's word. A route is made only for addresses of pods that no other node has: a
-//! node gets no traffic that is not for its own pods.
+//! A node may write anything into its own Node object. So a route is set only for pod addresses that no other
+//! node has: a node cannot attract traffic that is not for its own pods.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -18,24 +18,25 @@ use crate::links::{Address, Links, Route, RouteKind};
 use crate::netlink::NetlinkError;
 
 const RETRY: Duration = Duration::from_secs(5);
-/// Node status changes every few seconds and hardly ever matters here.
+/// Node status changes every few seconds and rarely affects routes.
 const GATHER: Duration = Duration::from_millis(100);
 
-/// The label of nodes that only pretend to run pods.
+/// The label of nodes that only simulate pods.
 const SIMULATED: &str = "knarr.dev/simulated";
 
-/// Gateways by pod CIDR, and the nodes that cannot be reached like that.
+/// Gateways by pod CIDR, and the nodes that cannot be reached by routes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredRoutes {
     pub routes: BTreeMap<Ipv4Cidr, Ipv4Addr>,
-    /// Names of nodes whose address is on no link of this node.
+    /// Names of nodes whose address is not on a link of this node.
     pub off_link: Vec<String>,
-    /// Pod CIDRs that are not routed, by the names of nodes that have them.
+    /// Pod CIDRs that are not routed, with the names of the nodes that have them.
     pub refused: Vec<(String, Ipv4Cidr)>,
 }
 
-/// The routes this node should have. `addresses` are its own; a gateway must be inside the prefix of one. Pod CIDRs lie
-/// in `cluster`; where two overlap, this node's own counts, then that of the older node.
+/// Returns the routes that this node should have. `addresses` are its own; a gateway must be inside the prefix
+/// of one of them. Pod CIDRs must be inside `cluster`; if two overlap, this node's own has precedence, then
+/// that of the older node.
 pub fn desired_routes(
     nodes: &[Arc<Node>],
     this: &str,
@@ -65,14 +66,14 @@ pub fn desired_routes(
     desired
 }
 
-/// Whether the address is that of a machine at the other end of a link.
+/// Returns whether the address belongs to another machine on one of the links.
 fn is_on_link(gateway: Ipv4Addr, cluster: Ipv4Cidr, addresses: &[Address]) -> bool {
     !cluster.contains(gateway)
         && addresses.iter().all(|a| a.ip != gateway)
         && addresses.iter().any(|a| a.prefix_len < 32 && Ipv4Cidr::new(a.ip, a.prefix_len).contains(gateway))
 }
 
-/// What to set and what to delete, given the routes to nodes that exist.
+/// Returns the routes to set and those to delete, given the existing routes to nodes.
 pub fn plan(desired: &BTreeMap<Ipv4Cidr, Ipv4Addr>, existing: &[Route]) -> (Vec<Route>, Vec<Route>) {
     let existing: BTreeMap<Ipv4Cidr, &Route> =
         existing.iter().filter(|r| r.kind == RouteKind::Node).map(|r| (r.destination, r)).collect();
@@ -91,7 +92,7 @@ pub fn plan(desired: &BTreeMap<Ipv4Cidr, Ipv4Addr>, existing: &[Route]) -> (Vec<
     (set, delete)
 }
 
-/// Sets and deletes routes until they are as desired; gives what was desired.
+/// Sets and deletes routes until they are as desired; returns the desired routes.
 pub fn sync(
     links: &mut Links,
     nodes: &[Arc<Node>],
@@ -109,14 +110,14 @@ pub fn sync(
     Ok(desired)
 }
 
-/// The error with its causes. Apart, because a borrowed error must not live across an await.
+/// Logs the error with its causes. A separate function, because a borrowed error must not live across an await.
 fn report(error: &NetlinkError) {
     let error: &dyn std::error::Error = error;
     tracing::error!(error, "routes to other nodes are not in place");
 }
 
-/// Keeps the routes in step with the cluster's nodes until `stop`. They stay afterwards: pods go on while the node's
-/// agent restarts.
+/// Keeps the routes up to date with the cluster's nodes until `stop`. The routes stay afterwards, because pods
+/// keep running while the node's agent restarts.
 pub async fn run(
     informers: &Informers,
     this: &str,
@@ -165,7 +166,7 @@ fn name(node: &Node) -> &str {
     node.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// Whether the node's pods run nothing, so that there is nothing to reach.
+/// Returns whether the node's pods are simulated, so that no address of them can be reached.
 fn is_simulated(node: &Node) -> bool {
     node.metadata.labels.as_ref().is_some_and(|l| l.contains_key(SIMULATED))
 }
@@ -254,7 +255,7 @@ mod tests {
             assert_eq!(desired.routes, expected, "{what}");
             assert_eq!(desired.refused.is_empty() && desired.off_link.is_empty(), routed, "{what}");
         }
-        // Of two that have the same the older one was first.
+        // Of two nodes with the same pod CIDR, the older one has precedence.
         let (old, new) = (
             aged(node("z", "192.0.2.8", "10.42.5.0/24"), 1),
             aged(node("b", "192.0.2.9", "10.42.5.0/24"), 2),

@@ -1,4 +1,4 @@
-//! Where services and endpoint slices come from: the informers' copies, and a signal that they changed.
+//! Access to services and endpoint slices: the informers' copies, and a notification when they change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,23 +16,26 @@ pub struct Snapshot {
     pub slices: Vec<Arc<EndpointSlice>>,
 }
 
-/// A way to read them, with a signal for every change. Each consumer has its own: a signal wakes one waiter.
+/// Reads the services and slices, and notifies of every change. Each consumer has its own, because a
+/// notification wakes one waiter.
 #[derive(Clone)]
 pub struct ServiceSource {
     changed: Arc<Notify>,
     read: Arc<dyn Fn() -> Snapshot + Send + Sync>,
 }
 
-/// Changes come in bursts (a Deployment that scales): they are gathered for this long after the first.
+/// Changes arrive in bursts, for example when a Deployment scales: they are collected for this long after the
+/// first.
 const GATHER: Duration = Duration::from_millis(5);
 
 impl ServiceSource {
-    /// A source that reads with `read` whenever `changed` was notified.
+    /// Returns a source that reads with `read` and waits for notifications of `changed`.
     pub fn new(changed: Arc<Notify>, read: impl Fn() -> Snapshot + Send + Sync + 'static) -> Self {
         Self { changed, read: Arc::new(read) }
     }
 
-    /// The informers' copies, once they have their first list; `None` if that is not to be waited for any more.
+    /// Returns a source of the informers' copies, after they have their first list; `None` if the informers
+    /// stop before.
     pub async fn from_informers(informers: &Informers) -> Option<Self> {
         let services = informers.informer::<Service>();
         let slices = informers.informer::<EndpointSlice>();
@@ -44,7 +47,7 @@ impl ServiceSource {
         services.add_handler(move |_| notify.notify_one());
         let notify = changed.clone();
         slices.add_handler(move |_| notify.notify_one());
-        // The first reading must happen even in a cluster without services.
+        // The first reading must also happen in a cluster without services.
         changed.notify_one();
         let (services, slices) = (services.lister(), slices.lister());
         Some(Self::new(changed, move || Snapshot { services: services.list(), slices: slices.list() }))
@@ -54,7 +57,7 @@ impl ServiceSource {
         (self.read)()
     }
 
-    /// Waits for a change and gathers those that follow closely; false when it is time to stop.
+    /// Waits for a change and collects those that follow closely; returns false when `stop` is cancelled.
     pub async fn changed(&self, stop: &CancellationToken) -> bool {
         tokio::select! {
             () = stop.cancelled() => return false,

@@ -1,4 +1,4 @@
-//! What is remembered of a sandbox that plugins connected, a file for each: disconnecting needs the same again.
+//! The record of a sandbox that plugins connected, one file each: disconnecting needs the same input again.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::CniError;
 
-/// Which pod, and which of its sandboxes.
+/// A pod, and one of its sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodRef {
     pub namespace: String,
@@ -17,7 +17,7 @@ pub struct PodRef {
 }
 
 impl PodRef {
-    /// `CNI_ARGS`.
+    /// Returns the value of `CNI_ARGS`.
     pub fn arguments(&self) -> String {
         let Self { namespace, name, uid, sandbox_id } = self;
         format!(
@@ -27,13 +27,13 @@ impl PodRef {
     }
 }
 
-/// A port of the node that leads to one of the pod, as the capability `portMappings` writes it.
+/// A port of the node that is forwarded to one of the pod, in the form of the capability `portMappings`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PortMapping {
     pub host_port: u16,
     pub container_port: u16,
-    /// `tcp`, `udp` or `sctp`.
+    /// One of `tcp`, `udp` and `sctp`.
     pub protocol: String,
     #[serde(rename = "hostIP", default, skip_serializing_if = "String::is_empty")]
     pub host_ip: String,
@@ -41,12 +41,12 @@ pub struct PortMapping {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Attachment {
-    /// The configuration it was connected with.
+    /// The configuration that the sandbox was connected with.
     pub list: String,
     pub pod: PodRef,
     pub netns: PathBuf,
     pub ports: Vec<PortMapping>,
-    /// The last plugin's; none until all of them are done.
+    /// The last plugin's result; `None` until all of them have run.
     pub result: Option<Value>,
 }
 
@@ -61,7 +61,7 @@ impl Attachment {
         }
     }
 
-    /// All of it or nothing, also if the machine stops meanwhile.
+    /// Writes the record atomically, also if the machine stops meanwhile.
     pub fn write(&self, folder: &Path) -> Result<(), CniError> {
         let path = file(folder, &self.pod.sandbox_id);
         let unfinished = path.with_extension("new");
@@ -84,7 +84,7 @@ impl Attachment {
         }
     }
 
-    /// The sandboxes that are remembered.
+    /// Returns the ids of all recorded sandboxes.
     pub fn all(folder: &Path) -> Result<Vec<String>, CniError> {
         let state = |source| CniError::State { path: folder.to_owned(), source };
         let mut found = Vec::new();

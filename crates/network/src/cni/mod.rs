@@ -1,6 +1,6 @@
-//! Pods connected by CNI plugins: programs that are told what to do by their environment and a JSON text.
+//! Pods connected by CNI plugins: programs that get their task from their environment and a JSON text.
 //!
-//! Source: the CNI specification 1.1.0, and how libcni and go-cni read it.
+//! Source: the CNI specification 1.1.0, as libcni and go-cni implement it.
 
 mod attachment;
 mod network_list;
@@ -28,7 +28,7 @@ pub use plugin::PluginError;
 use plugin::{Command, Invocation};
 pub use watch::watch;
 
-/// What the kernel gives a loopback interface in every namespace.
+/// The index of the loopback interface in every namespace.
 const LOOPBACK_INDEX: u32 = 1;
 
 /// Why a pod could not be connected or disconnected.
@@ -50,20 +50,20 @@ pub enum CniError {
     OpenNamespace { path: PathBuf, source: std::io::Error },
 }
 
-/// Where plugins and their configuration are.
+/// The paths of plugins and their configuration.
 #[derive(Debug, Clone)]
 pub struct CniConfig {
-    /// Searched for `*.conflist`, `*.conf` and `*.json`; the first by name that can be read is the pod network.
+    /// Searched for `*.conflist`, `*.conf` and `*.json`; the first valid file by name is the pod network.
     pub conf_dir: PathBuf,
-    /// Searched in order for plugins.
+    /// Searched for plugins, in order.
     pub bin_dirs: Vec<PathBuf>,
-    /// Where it is remembered which sandboxes are connected, and how.
+    /// Contains a file for each connected sandbox, with how it was connected.
     pub state_dir: PathBuf,
-    /// Given to plugins with the capability `ipRanges`.
+    /// Passed to plugins with the capability `ipRanges`.
     pub pod_cidr: Ipv4Cidr,
 }
 
-/// The pod network of a node, in the hands of plugins.
+/// The pod network of a node that plugins manage.
 pub struct Cni {
     config: CniConfig,
 }
@@ -75,8 +75,8 @@ impl Cni {
         Ok(Self { config })
     }
 
-    /// Connects a pod with every plugin of the list, one after the other. A sandbox that is connected keeps its
-    /// addresses. After an error [`Cni::del`] has to be called.
+    /// Connects a pod by running every plugin of the list in order. A sandbox that is already connected keeps
+    /// its addresses. After an error the caller has to call [`Cni::del`].
     pub async fn add(
         &self,
         pod: &PodRef,
@@ -90,7 +90,7 @@ impl Cni {
             return self.addresses_in(result, &pod.sandbox_id);
         }
         let list = NetworkList::load(&self.config.conf_dir)?;
-        // With one missing none is run: there would be no taking away what the others left.
+        // If a plugin is missing, none is run: what the others set up could not be removed.
         for plugin in list.plugins() {
             let failed = |source| failure(Command::Add, plugin.kind(), source);
             plugin::find(plugin.kind(), &self.config.bin_dirs).map_err(failed)?;
@@ -103,7 +103,7 @@ impl Cni {
             ports: ports.to_vec(),
             result: None,
         };
-        // Before the first plugin runs: what it leaves can be taken away whatever happens.
+        // Recorded before the first plugin runs, so that what the plugins set up can be removed in any case.
         attachment.write(&self.config.state_dir)?;
         let mut result = None;
         for plugin in list.plugins() {
@@ -117,10 +117,10 @@ impl Cni {
         Ok(addresses)
     }
 
-    /// Disconnects a sandbox, the last plugin first; fine if it is unknown.
+    /// Disconnects a sandbox by running the plugins in reverse order; does nothing if it is unknown.
     pub async fn del(&self, sandbox_id: &str) -> Result<(), CniError> {
         let Some(attachment) = Attachment::read(&self.config.state_dir, sandbox_id)? else { return Ok(()) };
-        // As it was connected, whatever the configuration says now.
+        // Uses the configuration that it was connected with, whatever the current one is.
         let list = NetworkList::parse(&attachment.list)?;
         for plugin in list.plugins().iter().rev() {
             let request = plugin.request(&list, &self.runtime(&attachment), attachment.result.as_ref());
@@ -129,7 +129,7 @@ impl Cni {
         Attachment::remove(&self.config.state_dir, sandbox_id)
     }
 
-    /// The addresses of a connected sandbox; none if it is unknown.
+    /// Returns the addresses of a connected sandbox; none if it is unknown.
     pub fn addresses(&self, sandbox_id: &str) -> Result<Vec<IpAddr>, CniError> {
         match Attachment::read(&self.config.state_dir, sandbox_id)?.and_then(|a| a.result) {
             Some(result) => self.addresses_in(&result, sandbox_id),
@@ -152,7 +152,7 @@ impl Cni {
         if addresses.is_empty() { Err(CniError::NoAddress(sandbox_id.to_owned())) } else { Ok(addresses) }
     }
 
-    /// What plugins with the capability are told.
+    /// Returns the runtime values for plugins with the capabilities.
     fn runtime(&self, attachment: &Attachment) -> Value {
         json!({
             "portMappings": attachment.ports,
@@ -183,7 +183,7 @@ fn failure(command: Command, kind: &str, source: PluginError) -> CniError {
     CniError::Plugin { plugin: kind.to_owned(), command: command.shown(), source }
 }
 
-/// Whether there is a pod network, in the words that a node's condition gives.
+/// Returns whether a pod network is configured; the error is the message for the node's condition.
 pub fn state(conf_dir: &Path) -> Result<(), String> {
     match NetworkList::load(conf_dir) {
         Ok(_) => Ok(()),

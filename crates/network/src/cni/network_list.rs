@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
-/// The versions of the specification whose texts are understood.
+/// The supported versions of the specification.
 const VERSIONS: [&str; 8] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0", ""];
 /// The longest configuration that is read, in bytes.
 const MAX_FILE: u64 = 1 << 20;
@@ -27,7 +27,7 @@ pub enum ConfigError {
 /// The plugins of a pod network.
 #[derive(Debug)]
 pub struct NetworkList {
-    /// As it was written.
+    /// The original text.
     pub text: String,
     name: String,
     version: String,
@@ -42,7 +42,7 @@ pub struct Plugin {
 }
 
 impl NetworkList {
-    /// The first file of the folder, by name, that holds a valid list.
+    /// Loads the first file of the folder, by name, that contains a valid list.
     pub fn load(folder: &Path) -> Result<Self, ConfigError> {
         let read = |source| ConfigError::Read { path: folder.to_owned(), source };
         let mut files = Vec::new();
@@ -71,7 +71,7 @@ impl NetworkList {
         })
     }
 
-    /// A list, or a single plugin's configuration.
+    /// Parses a list, or the configuration of a single plugin.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let invalid = |why: &str| ConfigError::Invalid(why.to_owned());
         let mut whole: Map<String, Value> = serde_json::from_str(text).map_err(ConfigError::Json)?;
@@ -101,7 +101,7 @@ impl NetworkList {
             _ => Err(invalid("a plugin that is not an object")),
         };
         let plugins = settings.into_iter().map(plugin).collect::<Result<_, _>>()?;
-        // What says nothing of its version is of the first one.
+        // A configuration without a version is of the first version.
         let version = if version.is_empty() { "0.1.0".to_owned() } else { version };
         Ok(Self { text: text.to_owned(), name, version, plugins })
     }
@@ -112,12 +112,13 @@ impl NetworkList {
 }
 
 impl Plugin {
-    /// The name of its program.
+    /// Returns the name of the plugin's program.
     pub fn kind(&self) -> &str {
         &self.kind
     }
 
-    /// What it reads: its settings, which network it is, what its capabilities let it know, what came before it.
+    /// Returns the plugin's input: its settings, the network's name and version, the runtime values of its
+    /// capabilities, and the result of the previous plugin.
     pub fn request(&self, list: &NetworkList, runtime: &Value, previous: Option<&Value>) -> Value {
         let mut request = self.settings.clone();
         request.insert("name".into(), list.name.clone().into());

@@ -1,4 +1,4 @@
-//! One call of a plugin: a program that reads JSON and answers with JSON.
+//! Runs one plugin: a program that reads JSON and answers with JSON.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde_json::Value;
 use thiserror::Error;
 use tokio::io::AsyncWriteExt;
 
-/// As long as a container runtime is given for a whole sandbox.
+/// The same time as a container runtime has for a whole sandbox.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Command {
         }
     }
 
-    /// As errors name it.
+    /// Returns the command's name in errors.
     pub fn shown(self) -> &'static str {
         match self {
             Self::Add => "add",
@@ -37,7 +37,7 @@ impl Command {
     }
 }
 
-/// What went wrong, in the plugin's words where it has any.
+/// Why a plugin failed, with the plugin's own message if it gave one.
 #[derive(Debug, Error)]
 pub enum PluginError {
     #[error("failed to find plugin {kind:?} in path [{}]", shown(paths))]
@@ -46,7 +46,7 @@ pub enum PluginError {
     Run { path: PathBuf, source: std::io::Error },
     #[error("no answer within {} s", TIMEOUT.as_secs())]
     Timeout,
-    /// The message of its error result, and the details if there are any.
+    /// The message of the plugin's error result, with its details if there are any.
     #[error("{0}")]
     Said(String),
     #[error("netplugin failed with no error message: {0}")]
@@ -63,13 +63,13 @@ fn shown(paths: &[PathBuf]) -> String {
     paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(" ")
 }
 
-/// The program of that name.
+/// Finds the program with that name.
 pub fn find(kind: &str, paths: &[PathBuf]) -> Result<PathBuf, PluginError> {
     let path = paths.iter().map(|folder| folder.join(kind)).find(|path| path.is_file());
     path.ok_or_else(|| PluginError::NotFound { kind: kind.to_owned(), paths: paths.to_vec() })
 }
 
-/// What the environment tells a plugin.
+/// The environment of a plugin's call.
 pub struct Invocation<'a> {
     pub command: Command,
     pub container_id: &'a str,
@@ -80,7 +80,7 @@ pub struct Invocation<'a> {
 }
 
 impl Invocation<'_> {
-    /// Runs the program of that name; gives what it answered, which is nothing for [`Command::Del`].
+    /// Runs the program with that name and returns its answer, which is empty for [`Command::Del`].
     pub async fn run(&self, kind: &str, request: &Value) -> Result<Value, PluginError> {
         let path = find(kind, self.paths)?;
         let output = tokio::time::timeout(TIMEOUT, self.output(&path, request.to_string()))
@@ -100,7 +100,7 @@ impl Invocation<'_> {
     }
 
     async fn output(&self, path: &Path, request: String) -> std::io::Result<Output> {
-        // A namespace that is gone is not named: then a plugin frees what it can find without it.
+        // A namespace that does not exist any more is not passed: the plugin then frees what it can without it.
         let gone = self.command == Command::Del && !is_namespace(self.netns);
         let netns = if gone { Path::new("") } else { self.netns };
         let paths = std::env::join_paths(self.paths).unwrap_or_else(|_| OsString::new());
@@ -121,7 +121,7 @@ impl Invocation<'_> {
         }
         let mut stdin = child.stdin.take();
         let feed = async move {
-            // A plugin that answers without reading is free to.
+            // A plugin may answer without reading its input.
             if let Some(stdin) = &mut stdin {
                 let _ = stdin.write_all(request.as_bytes()).await;
             }
@@ -134,19 +134,20 @@ impl Invocation<'_> {
 /// The soft limit of open files that programs expect at their start.
 const OPEN_FILES: libc::rlim_t = 1024;
 
-/// A server raises its own soft limit of open files, and what it starts inherits that. Whatever the plugin starts has
-/// the usual one: it is set before the plugin is given its request.
+/// Resets the plugin's soft limit of open files, because a server raises its own and its children inherit that.
+/// It is set before the plugin gets its request, so that all processes that the plugin starts have the usual
+/// limit.
 fn usual_open_files(pid: u32) {
     let (Ok((_, hard)), Ok(pid)) = (getrlimit(Resource::RLIMIT_NOFILE), libc::pid_t::try_from(pid)) else {
         return;
     };
     let limit = libc::rlimit { rlim_cur: hard.min(OPEN_FILES), rlim_max: hard };
-    // SAFETY: a plain system call that reads `limit`. It does no harm to a plugin that has ended: the process id is
-    // kept until the child is waited for.
+    // SAFETY: a plain system call that reads `limit`. It is harmless if the plugin has ended: the process id is
+    // not reused until the child is waited for.
     unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, &limit, std::ptr::null_mut()) };
 }
 
-/// Whether a namespace is mounted there, rather than the empty file that it was mounted on.
+/// Returns whether a namespace is mounted at the path, rather than the empty file that is the mount point.
 fn is_namespace(path: &Path) -> bool {
     statfs(path).is_ok_and(|found| [NSFS_MAGIC, PROC_SUPER_MAGIC].contains(&found.filesystem_type()))
 }
@@ -193,7 +194,7 @@ mod tests {
             paths: &[PathBuf::from("/nowhere"), folder.clone()],
         };
         let answer = loop {
-            // Another test's fork may hold the script open for writing a moment longer.
+            // Another test's fork may briefly hold the script open for writing.
             match invocation.run("net", &json!({"cniVersion": "1.0.0"})).await {
                 Err(PluginError::Run { source, .. }) if source.raw_os_error() == Some(libc::ETXTBSY) => {
                     tokio::task::yield_now().await;
@@ -221,7 +222,7 @@ mod tests {
             answer.unwrap(),
             json!({"is": "ADD c1 /run/netns/x eth0 A=b", "read": {"cniVersion": "1.0.0"}})
         );
-        // What the plugin starts does not inherit what a server raised for itself.
+        // The plugin's processes do not inherit a limit that the server raised for itself.
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         nix::sys::resource::setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
         assert!(hard > OPEN_FILES, "the test needs a hard limit above {OPEN_FILES}");

@@ -1,12 +1,12 @@
-//! What a plugin answers, in any version of the specification.
+//! Parses a plugin's result, in any version of the specification.
 
 use std::net::IpAddr;
 
 use serde_json::Value;
 
-/// The addresses of `interface` within the sandbox, in the plugin's order.
+/// Returns the addresses of `interface` within the sandbox, in the plugin's order.
 pub fn addresses(result: &Value, interface: &str) -> Vec<IpAddr> {
-    // Up to 0.2.0 there is one address of each family.
+    // Up to version 0.2.0 a result has at most one address of each family.
     let old = ["ip4", "ip6"].iter().filter_map(|family| parse(&result[family]["ip"]));
     let interfaces = result["interfaces"].as_array().map_or(&[][..], Vec::as_slice);
     let is_wanted = |ip: &Value| match ip.get("interface").and_then(Value::as_u64) {
@@ -19,7 +19,7 @@ pub fn addresses(result: &Value, interface: &str) -> Vec<IpAddr> {
     old.chain(ips.iter().filter(|ip| is_wanted(ip)).filter_map(|ip| parse(&ip["address"]))).collect()
 }
 
-/// `10.1.2.3/24`.
+/// Parses an address like `10.1.2.3/24`.
 fn parse(address: &Value) -> Option<IpAddr> {
     address.as_str()?.split('/').next()?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Tells when the folder of network configurations changes.
+//! Watches the folder of network configurations.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -9,10 +9,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::state;
 
-/// Calls `tell` with what [`state`] says now and after each change, until `stop`. Makes the folder if it is missing.
+/// Calls `notify` with the current [`state`] at the start and after each change, until `stop`. Creates the
+/// folder if it is missing.
 pub async fn watch(
     conf_dir: &Path,
-    tell: impl Fn(Result<(), String>),
+    notify: impl Fn(Result<(), String>),
     stop: CancellationToken,
 ) -> std::io::Result<()> {
     std::fs::create_dir_all(conf_dir)?;
@@ -25,12 +26,12 @@ pub async fn watch(
     // SAFETY: the descriptor is a duplicate, owned by the AsyncFd and neither replaced nor closed before it.
     let readiness = unsafe { AsyncFd::register(inotify.as_fd().try_clone_to_owned()?)? };
     loop {
-        tell(state(conf_dir));
+        notify(state(conf_dir));
         let mut ready = tokio::select! {
             () = stop.cancelled() => return Ok(()),
             ready = readiness.readable() => ready?,
         };
-        // What happened does not matter: the folder is looked at anew.
+        // The kind of event does not matter: the folder is read again.
         while inotify.read_events().is_ok() {}
         ready.clear_ready();
     }

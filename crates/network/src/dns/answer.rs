@@ -1,4 +1,4 @@
-//! The answer to one question: a pure function of the records.
+//! Answers one question: a pure function of the records.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,35 +9,35 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 use super::entry::{EndpointEntry, Port, ServiceEntry};
 use super::records::Records;
 
-/// Seconds a client may keep an answer, positive or not.
+/// For how many seconds a client may cache an answer, positive or negative.
 pub const TTL: u32 = 5;
 const SPECIFICATION: &str = "1.1.0";
 const REFRESH_SECONDS: i32 = 7200;
 const RETRY_SECONDS: i32 = 1800;
 const EXPIRE_SECONDS: i32 = 86400;
 
-/// An answer the zone has authority for.
+/// An answer for which the zone is authoritative.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub code: ResponseCode,
     pub answers: Vec<Record>,
-    /// The zone's SOA, when there is nothing to answer.
+    /// The zone's SOA, if there are no answers.
     pub authorities: Vec<Record>,
     pub additionals: Vec<Record>,
-    /// The canonical name whose records should follow those in `answers`.
+    /// The canonical name whose records should be added after those in `answers`.
     pub chase: Option<Name>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lookup {
     Answer(Answer),
-    /// The name is nothing of the cluster's.
+    /// The name is not one of the cluster's.
     Elsewhere,
 }
 
-/// What a name stands for, before the question's type is looked at.
+/// What a name refers to, before the type of the question is considered.
 enum Found {
-    /// It exists, or something below it does, without records of a type asked for here.
+    /// The name exists, or a name below it does, but has no records of the supported types.
     Nothing,
     Addresses(Vec<IpAddr>),
     Service {
@@ -50,14 +50,14 @@ enum Found {
     Srv(Vec<Target>),
 }
 
-/// Where an SRV record leads.
+/// The target of an SRV record.
 struct Target {
     port: u16,
     name: Name,
     ips: Vec<IpAddr>,
 }
 
-/// Looks a name up. The answer's records carry the name as it was asked, in its own case.
+/// Looks up a name. The records of the answer have the name as in the question, in the same case.
 pub fn lookup(records: &Records, name: &Name, record_type: RecordType) -> Lookup {
     let lower = name.to_lowercase();
     if !records.zone().zone_of(&lower) {
@@ -73,7 +73,7 @@ pub fn lookup(records: &Records, name: &Name, record_type: RecordType) -> Lookup
     })
 }
 
-/// Finds what labels below the zone stand for; the first is the leftmost.
+/// Finds what the labels below the zone refer to; the first label is the leftmost.
 fn find(records: &Records, labels: &[&str]) -> Option<Found> {
     match labels {
         [] => Some(Found::Apex),
@@ -136,7 +136,8 @@ fn addresses(entry: &ServiceEntry) -> Vec<IpAddr> {
     ips
 }
 
-/// Of a service with a cluster IP its own ports; of a headless one those of each endpoint.
+/// Returns the SRV targets: of a service with a cluster IP its own ports, of a headless one those of each
+/// endpoint.
 fn targets(entry: &ServiceEntry, base: &Name, wanted: impl Fn(&Port) -> bool) -> Vec<Target> {
     if !entry.is_headless() {
         let target = |p: &Port| Target { port: p.number, name: base.clone(), ips: entry.cluster_ips.clone() };
@@ -230,14 +231,14 @@ fn soa(records: &Records) -> Record {
     Record::from_rdata(records.zone().clone(), TTL, RData::SOA(data))
 }
 
-/// A name of the zone's own; only a zone of extraordinary length has no room for it.
+/// Returns a name in the zone; it is too long only with an extremely long zone name.
 fn below_zone(records: &Records, labels: &[&str]) -> Name {
     Name::from_labels(labels.iter().copied())
         .and_then(|name| name.append_domain(records.zone()))
         .unwrap_or_else(|_| records.zone().clone())
 }
 
-/// `10-42-0-5` as in `10-42-0-5.default.pod.cluster.local`.
+/// Parses `10-42-0-5` as in `10-42-0-5.default.pod.cluster.local`.
 fn pod_ip(label: &str) -> Option<IpAddr> {
     if let Ok(ip) = label.replace('-', ".").parse::<Ipv4Addr>() {
         return Some(IpAddr::V4(ip));
@@ -245,7 +246,7 @@ fn pod_ip(label: &str) -> Option<IpAddr> {
     label.replace('-', ":").parse().ok().map(IpAddr::V6)
 }
 
-/// Names of the cluster's addresses; other addresses are somebody else's to name.
+/// Looks up the names of the cluster's addresses; other addresses are not the zone's to answer.
 fn reverse(records: &Records, name: &Name, lower: &Name, record_type: RecordType) -> Lookup {
     let Some(ip) = whole_address(lower) else { return Lookup::Elsewhere };
     let names: Vec<&str> = records.names_of(ip).collect();
@@ -268,7 +269,7 @@ fn reverse(records: &Records, name: &Name, lower: &Name, record_type: RecordType
     })
 }
 
-/// The address of a name below in-addr.arpa or ip6.arpa, if it is a whole one.
+/// Returns the address of a name below in-addr.arpa or ip6.arpa, if the name is complete.
 fn whole_address(name: &Name) -> Option<IpAddr> {
     let labels: Vec<&str> = name.iter().map(|l| std::str::from_utf8(l).ok()).collect::<Option<_>>()?;
     match labels.as_slice() {

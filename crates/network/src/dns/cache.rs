@@ -1,4 +1,4 @@
-//! Answers of other name servers, kept for a short while.
+//! A short-lived cache of other name servers' answers.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use tokio::time::{Duration, Instant};
 const MOST_ENTRIES: usize = 2_000;
 const LONGEST_SECONDS: u32 = 30;
 
-/// Name in lower case, type, class, and whether signatures were asked for.
+/// Name in lower case, type, class, and whether signatures were requested.
 type Key = (Name, u16, u16, bool);
 
 struct Entry {
@@ -29,7 +29,7 @@ fn key(query: &Query, dnssec_ok: bool) -> Key {
 }
 
 impl Cache {
-    /// A kept answer, with the time it lay here taken off its records.
+    /// Returns a cached answer, with the TTLs of its records reduced by its age.
     pub fn get(&self, query: &Query, dnssec_ok: bool, now: Instant) -> Option<Message> {
         let entry = self.entries.get(&key(query, dnssec_ok)).filter(|entry| now < entry.expires)?;
         let age = u32::try_from(now.duration_since(entry.stored).as_secs()).unwrap_or(u32::MAX);
@@ -42,7 +42,7 @@ impl Cache {
         Some(message)
     }
 
-    /// Keeps an answer if it may be kept.
+    /// Caches an answer if that is permitted.
     pub fn insert(&mut self, query: &Query, dnssec_ok: bool, message: &Message, now: Instant) {
         let Some(seconds) = lifetime(message).filter(|seconds| *seconds > 0) else { return };
         if self.entries.len() >= MOST_ENTRIES {
@@ -56,7 +56,7 @@ impl Cache {
     }
 }
 
-/// Seconds an answer may be kept; a negative one as long as its SOA says.
+/// Returns for how many seconds an answer may be cached; for a negative one, its SOA decides.
 fn lifetime(message: &Message) -> Option<u32> {
     if message.metadata.truncation {
         return None;

@@ -1,4 +1,4 @@
-//! What the DNS knows of one service: a pure function of the service and its endpoint slices.
+//! The DNS entry of one service: a pure function of the service and its endpoint slices.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::protocol::Protocol;
 pub struct ServiceEntry {
     /// Empty for a headless service.
     pub cluster_ips: Vec<IpAddr>,
-    /// The other name of a service of type ExternalName.
+    /// The target name of a service of type ExternalName.
     pub external_name: Option<String>,
     pub ports: Vec<Port>,
-    /// Endpoints that are published, sorted.
+    /// The published endpoints, sorted.
     pub endpoints: Vec<EndpointEntry>,
 }
 
-/// A port as SRV records name it; the name may be empty.
+/// A port as in SRV records; the name may be empty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Port {
     pub name: String,
@@ -28,7 +28,7 @@ pub struct Port {
     pub number: u16,
 }
 
-/// An address of an endpoint and the label it is found by below its service.
+/// An address of an endpoint, and its label below the service's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EndpointEntry {
     pub hostname: String,
@@ -42,7 +42,7 @@ impl ServiceEntry {
     }
 }
 
-/// The entry of a service.
+/// Returns the entry of a service.
 pub fn service_entry(service: &Service, slices: &[Arc<EndpointSlice>]) -> ServiceEntry {
     let Some(spec) = &service.spec else { return ServiceEntry::default() };
     if spec.type_.as_deref() == Some("ExternalName") {
@@ -106,7 +106,7 @@ fn endpoint_entries(slice: &EndpointSlice, publish_all: bool) -> Vec<EndpointEnt
     slice.endpoints.iter().flatten().filter(published).flat_map(entries).collect()
 }
 
-/// The label of an endpoint without a hostname, such as `10-42-0-5`.
+/// Returns the label of an endpoint without a hostname, for example `10-42-0-5`.
 fn dashed(ip: IpAddr) -> String {
     ip.to_string().replace(['.', ':'], "-")
 }

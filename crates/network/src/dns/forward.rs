@@ -1,4 +1,4 @@
-//! Questions about names outside the cluster go to the machine's resolvers.
+//! Forwards questions about names outside of the cluster to the machine's resolvers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -14,15 +14,15 @@ use tokio::time::{Duration, Instant, timeout};
 use super::cache::Cache;
 use super::resolv_conf::ResolvConf;
 
-/// Questions under way at once; further ones are refused at once rather than queued.
+/// The highest number of concurrent questions; further ones are refused at once and not queued.
 const MOST_FORWARDS: usize = 512;
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Datagrams that do not fit the question are passed over, up to this many.
+/// Datagrams that do not match the question are skipped, up to this many.
 const MOST_STRAY: usize = 8;
-/// What passes without fragments on any usual path.
+/// A size that passes any usual path without fragmentation.
 pub const UDP_PAYLOAD: u16 = 1232;
 
-/// Why there is no answer from elsewhere.
+/// Why no resolver answered.
 #[derive(Debug, Error)]
 pub enum ForwardError {
     #[error("no nameserver in resolv.conf")]
@@ -50,7 +50,7 @@ enum Upstreams {
 }
 
 impl Forwarder {
-    /// The resolvers of a file, except the addresses in `own`, which are this server's.
+    /// Uses the resolvers of a file, except the addresses in `own`, which are this server's.
     pub fn from_file(path: PathBuf, own: Vec<IpAddr>) -> Self {
         Self::new(Upstreams::File(ResolvConf::new(path, own)))
     }
@@ -67,12 +67,13 @@ impl Forwarder {
         }
     }
 
-    /// As [`Self::resolve`], if the answer is known from before.
+    /// Like [`Self::resolve`], but only from the cache.
     pub fn remembered(&self, query: &Query, dnssec_ok: bool) -> Option<Message> {
         self.cache().get(query, dnssec_ok, Instant::now())
     }
 
-    /// The answer to a question: its code and records count; id and flags are the upstream exchange's own.
+    /// Resolves a question. The code and the records of the result are valid; its id and flags belong to the
+    /// exchange with the resolver.
     pub async fn resolve(&self, query: &Query, dnssec_ok: bool) -> Result<Message, ForwardError> {
         if let Some(kept) = self.remembered(query, dnssec_ok) {
             return Ok(kept);
@@ -127,7 +128,7 @@ async fn ask(upstream: SocketAddr, query: &Query, dnssec_ok: bool) -> Result<Mes
     by_tcp.await.map_err(|_| ForwardError::Unanswered)?
 }
 
-/// A socket of its own for each question: the random port is what keeps a forged answer out.
+/// Asks over UDP with a new socket for each question, because its random port protects against forged answers.
 async fn ask_udp(upstream: SocketAddr, question: &Message, bytes: &[u8]) -> Result<Message, ForwardError> {
     let any: IpAddr = match upstream {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

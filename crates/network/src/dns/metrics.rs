@@ -1,4 +1,4 @@
-//! What a name server has been asked and has answered, under CoreDNS' names. Counting takes no lock.
+//! Metrics of the name server's questions and answers, with CoreDNS' names. Counting takes no lock.
 //!
 //! Source: `github.com/coredns/coredns/plugin/metrics`.
 
@@ -11,12 +11,12 @@ use hickory_proto::rr::RecordType;
 use knarr_apimachinery::metric_families;
 use knarr_apimachinery::metrics::{Kind, Registry};
 
-/// From a quarter of a millisecond, each twice the one before.
+/// Starts at a quarter of a millisecond; each bound is twice the previous one.
 const SECONDS: &[f64; 16] = &[
     0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048,
     4.096, 8.192,
 ];
-/// The types that are counted by their names.
+/// The record types with a label of their own.
 const TYPES: [(RecordType, &str); 18] = [
     (RecordType::A, "A"),
     (RecordType::AAAA, "AAAA"),
@@ -37,7 +37,7 @@ const TYPES: [(RecordType, &str); 18] = [
     (RecordType::SOA, "SOA"),
     (RecordType::TXT, "TXT"),
 ];
-/// Response codes by their number; all others are counted as one.
+/// Response codes by number; all others are counted as one.
 const CODES: [&str; 24] = [
     "NOERROR",
     "FORMERR",
@@ -65,7 +65,7 @@ const CODES: [&str; 24] = [
     "BADCOOKIE",
 ];
 const OTHER: &str = "other";
-/// The server block of the usual Corefile answers for all names.
+/// The zone label: the server block of the usual Corefile answers for all names.
 const ZONE: &str = ".";
 
 metric_families! {
@@ -85,19 +85,19 @@ pub enum Proto {
 
 const PROTOS: [(Proto, &str); 2] = [(Proto::Udp, "udp"), (Proto::Tcp, "tcp")];
 
-/// Who gave an answer.
+/// Which part of the server gave an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
-    /// The server itself: the question is not one that can be answered.
+    /// The server itself: the question cannot be answered.
     Server,
     Cluster,
-    /// Resolvers elsewhere.
+    /// Other resolvers.
     Elsewhere,
-    /// What is remembered of those.
+    /// The cache of other resolvers' answers.
     Memory,
 }
 
-/// By CoreDNS' plugins.
+/// The names of CoreDNS' plugins that correspond.
 const ANSWERERS: [(By, &str); 4] =
     [(By::Server, ""), (By::Cluster, "kubernetes"), (By::Elsewhere, "forward"), (By::Memory, "cache")];
 
@@ -176,7 +176,7 @@ impl Counts {
     }
 }
 
-/// The text of the counts of all addresses.
+/// Renders the counts of all addresses as text.
 pub fn render<'a>(all: impl IntoIterator<Item = &'a Counts>) -> String {
     let registry = Registry::new(FAMILIES);
     all.into_iter().for_each(|counts| counts.show(&registry));

@@ -1,7 +1,7 @@
-//! Cluster DNS of a node, after the Kubernetes DNS-Based Service Discovery specification 1.1.0.
+//! The cluster DNS of a node, by the Kubernetes DNS-Based Service Discovery specification 1.1.0.
 //!
-//! Every node answers its own pods: the cluster IP of the `kube-dns` service is an address of the node's bridge, the
-//! server binds to it, and the service proxy leaves the service alone.
+//! Every node answers its own pods: the cluster IP of the `kube-dns` service is an address of the node's
+//! bridge, to which the server binds, and the service proxy does not handle that service.
 
 mod answer;
 mod cache;

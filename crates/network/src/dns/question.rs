@@ -1,4 +1,4 @@
-//! A question to the name server, and the answers to it.
+//! A question to the name server, and building its answers.
 
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::DNSClass;
@@ -6,16 +6,17 @@ use hickory_proto::rr::DNSClass;
 use super::answer::Answer;
 use super::forward::UDP_PAYLOAD;
 
-/// What every client takes by UDP.
+/// The payload that every client accepts over UDP.
 const PLAIN_UDP_PAYLOAD: u16 = 512;
 
-/// A well-formed message that asks something.
+/// A well-formed message that contains a question.
 pub struct Question {
     pub message: Message,
 }
 
 impl Question {
-    /// None for what must not be answered at all: noise, and answers (two servers could talk forever).
+    /// Parses a question. Returns `None` for messages that must not be answered: malformed ones, and answers
+    /// (two servers could answer each other forever).
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let message = Message::from_vec(bytes).ok()?;
         (message.metadata.message_type == MessageType::Query).then_some(Self { message })
@@ -32,7 +33,7 @@ impl Question {
         self.message.edns.as_ref().is_some_and(|edns| edns.flags().dnssec_ok)
     }
 
-    /// An answer without records yet.
+    /// Returns an answer that has no records yet.
     pub fn reply(&self, code: ResponseCode) -> Message {
         let asked = &self.message.metadata;
         let mut reply = Message::response(asked.id, asked.op_code);
@@ -48,7 +49,7 @@ impl Question {
         reply
     }
 
-    /// The one thing asked, or why it cannot be answered.
+    /// Returns the single query, or the code with which it is refused.
     pub fn query(&self) -> Result<&Query, ResponseCode> {
         if self.message.metadata.op_code != OpCode::Query {
             return Err(ResponseCode::NotImp);
@@ -72,7 +73,7 @@ impl Question {
         reply
     }
 
-    /// With what was found elsewhere.
+    /// Returns an answer with the code and records of an upstream answer.
     pub fn with_found(&self, found: Message) -> Message {
         let mut reply = self.reply(found.metadata.response_code);
         reply.metadata.authentic_data = found.metadata.authentic_data;

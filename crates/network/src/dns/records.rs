@@ -15,19 +15,19 @@ use crate::per_service::{PerService, ServiceKey};
 /// The zone and its services.
 pub struct Records {
     zone: Name,
-    /// Where the zone's name server is reached.
+    /// The addresses of the zone's name server.
     servers: Vec<IpAddr>,
     serial: u32,
     computed: PerService<ServiceEntry>,
     services: BTreeMap<ServiceKey, Arc<ServiceEntry>>,
     /// Names by address, relative to the zone.
     reverse: BTreeMap<IpAddr, BTreeSet<String>>,
-    /// Namespaces with services, and how many.
+    /// Namespaces with services, and their number of services.
     namespaces: BTreeMap<String, usize>,
 }
 
 impl Records {
-    /// An empty zone, such as `cluster.local`, of a name server at these addresses.
+    /// Creates an empty zone, for example `cluster.local`, with a name server at these addresses.
     pub fn new(zone: &str, servers: Vec<IpAddr>) -> Result<Self, ProtoError> {
         let mut zone = Name::from_ascii(zone)?.to_lowercase();
         zone.set_fqdn(true);
@@ -50,7 +50,7 @@ impl Records {
         &self.servers
     }
 
-    /// Goes up with every change.
+    /// Returns the zone's serial, which increases with every change.
     pub fn serial(&self) -> u32 {
         self.serial
     }
@@ -63,12 +63,12 @@ impl Records {
         self.namespaces.contains_key(namespace)
     }
 
-    /// The names of an address, relative to the zone.
+    /// Returns the names of an address, relative to the zone.
     pub fn names_of(&self, ip: IpAddr) -> impl Iterator<Item = &str> {
         self.reverse.get(&ip).into_iter().flatten().map(String::as_str)
     }
 
-    /// Goes on to the given services, which are all there are; says whether anything changed.
+    /// Updates the records to the given services, which must be all that exist; returns whether they changed.
     pub fn update(&mut self, services: &[Arc<Service>], slices: &[Arc<EndpointSlice>]) -> bool {
         self.computed.update(services, slices, service_entry);
         let desired = self.computed.values();
@@ -128,8 +128,8 @@ fn split(key: &str) -> (&str, &str) {
     key.split_once('/').unwrap_or(("", key))
 }
 
-/// The addresses of a service and its endpoints with their names. The name of an endpoint contains its service's, so
-/// no two services have one in common.
+/// Returns the addresses of a service and its endpoints with their names. The name of an endpoint contains its
+/// service's name, so two services never have a name in common.
 fn names(key: &str, entry: &ServiceEntry) -> Vec<(IpAddr, String)> {
     let (namespace, name) = split(key);
     let service = format!("{name}.{namespace}.svc");

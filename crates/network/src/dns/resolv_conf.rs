@@ -1,4 +1,4 @@
-//! The resolvers of the machine, from its resolv.conf.
+//! The machine's resolvers, from its resolv.conf.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -6,20 +6,20 @@ use std::time::SystemTime;
 
 use tokio::time::{Duration, Instant};
 
-/// As the C library: later lines are ignored.
+/// The same limit as the C library's: later lines are ignored.
 const MOST_NAMESERVERS: usize = 3;
 const PORT: u16 = 53;
-/// How long a reading counts before the file's time is looked at again.
+/// How long a reading is used before the file's time is checked again.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// The addresses of `nameserver` lines, without those in `own`: forwarding to oneself would never end.
+/// Returns the addresses of `nameserver` lines, except those in `own`: forwarding to oneself would never end.
 pub fn parse_nameservers(text: &str, own: &[IpAddr]) -> Vec<SocketAddr> {
     text.lines()
         .filter_map(|line| {
             let mut words = line.split_whitespace();
             (words.next() == Some("nameserver")).then(|| words.next()).flatten()
         })
-        // A zone of a link-local address (`fe80::1%eth0`) has no place in a plain address.
+        // An address with a zone (`fe80::1%eth0`) does not parse as a plain address and is skipped.
         .filter_map(|address| address.parse().ok())
         .filter(|address| !own.contains(address))
         .take(MOST_NAMESERVERS)
@@ -27,7 +27,7 @@ pub fn parse_nameservers(text: &str, own: &[IpAddr]) -> Vec<SocketAddr> {
         .collect()
 }
 
-/// A resolv.conf that is read again when it changes, as it does on a machine that moves between networks.
+/// A resolv.conf that is read again when it changes, for example on a machine that moves between networks.
 pub struct ResolvConf {
     path: PathBuf,
     own: Vec<IpAddr>,

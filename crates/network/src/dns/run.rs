@@ -1,4 +1,4 @@
-//! Keeps the name server's records in step with the cluster while it serves.
+//! Keeps the name server's records up to date with the cluster while it serves.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -8,8 +8,8 @@ use super::records::Records;
 use super::server::DnsServer;
 use crate::source::ServiceSource;
 
-/// Serves and follows the services until `stop`. Records are in place before the first question is answered, so that
-/// a restart does not tell clients that a service is no more.
+/// Serves and follows the services until `stop`. The records are complete before the first question is
+/// answered, so that clients do not get negative answers after a restart.
 pub async fn run(server: &DnsServer, source: ServiceSource, stop: CancellationToken) {
     let records = server.records();
     update(&records, &source);
@@ -43,7 +43,7 @@ mod tests {
     use crate::dns::{DnsConfig, Forwarder};
     use crate::source::Snapshot;
 
-    /// Asks for the address of `x.cluster.local`.
+    /// A question for the address of `x.cluster.local`.
     const QUESTION: &[u8] =
         b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x01x\x07cluster\x05local\x00\x00\x01\x00\x01";
 

@@ -1,4 +1,4 @@
-//! The name server: UDP and TCP, answers from the records or from elsewhere.
+//! The name server: UDP and TCP, with answers from the records or from other resolvers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::panic::resume_unwind;
@@ -26,17 +26,18 @@ use super::question::Question;
 use super::records::Records;
 
 const LARGEST_QUESTION: usize = 4096;
-/// UDP questions that wait for an answer from elsewhere; further ones are dropped, and clients ask again.
+/// The highest number of UDP questions that wait for other resolvers; further ones are dropped, and clients
+/// retry.
 const MOST_WAITING: usize = 1024;
 const MOST_CONNECTIONS: usize = 128;
 const CONNECTION_IDLE: Duration = Duration::from_secs(8);
-/// Ports that the system may choose before one is free for both protocols.
+/// How many ports the system may choose until one is free for both protocols.
 const PORT_CHOICES: u32 = 16;
-/// Aliases followed for one answer.
+/// The highest number of aliases that are followed for one answer.
 const MOST_ALIASES: usize = 8;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Why the name server does not run.
+/// Why the name server could not start.
 #[derive(Debug, Error)]
 pub enum DnsError {
     #[error("{zone:?} is no zone")]
@@ -49,9 +50,10 @@ pub enum DnsError {
 #[derive(Clone, Debug)]
 pub struct DnsConfig {
     pub zone: String,
-    /// Where to listen; port 0 picks any, for tests. An address need not be on a device yet.
+    /// The addresses to listen on; port 0 picks any port, for tests. The address need not exist on a device
+    /// yet.
     pub listen: Vec<SocketAddr>,
-    /// Whose resolvers get the questions about names outside the cluster.
+    /// The file with the resolvers for names outside of the cluster.
     pub resolv_conf: PathBuf,
 }
 
@@ -61,13 +63,13 @@ impl DnsConfig {
     }
 }
 
-/// The name server of a node. It answers from `records`, which somebody keeps up to date.
+/// The name server of a node. It answers from `records`, which another task keeps up to date.
 pub struct DnsServer {
     state: Arc<State>,
     bound: Vec<Bound>,
 }
 
-/// What serves one address.
+/// The sockets and counts of one address.
 #[derive(Clone)]
 struct Bound {
     udp: Arc<UdpSocket>,
@@ -88,7 +90,7 @@ impl DnsServer {
         Self::with_forwarder(config, forwarder)
     }
 
-    /// As `bind`, with other resolvers.
+    /// Like `bind`, with other resolvers.
     pub fn with_forwarder(config: &DnsConfig, forwarder: Forwarder) -> Result<Self, DnsError> {
         let own: Vec<IpAddr> = config.listen.iter().map(SocketAddr::ip).collect();
         let records = Records::new(&config.zone, own)
@@ -105,7 +107,7 @@ impl DnsServer {
         Ok(Self { state: Arc::new(State { records: Arc::new(RwLock::new(records)), forwarder }), bound })
     }
 
-    /// What the server answers from.
+    /// Returns the records that the server answers from.
     pub fn records(&self) -> Arc<RwLock<Records>> {
         self.state.records.clone()
     }
@@ -114,12 +116,13 @@ impl DnsServer {
         self.bound.iter().filter_map(|bound| bound.udp.local_addr().ok()).collect()
     }
 
-    /// What was asked and answered, as text for Prometheus.
+    /// Returns the counts of questions and answers in Prometheus' text format.
     pub fn metrics(&self) -> String {
         metrics::render(self.bound.iter().map(|bound| &*bound.counts))
     }
 
-    /// Answers until `stop`. A fault of one socket's task is that of all; after it the server may serve again.
+    /// Answers until `stop`. A panic in one socket's task ends all tasks and is propagated; after it `serve`
+    /// may be called again.
     pub async fn serve(&self, stop: CancellationToken) {
         let mut tasks = tokio::task::JoinSet::new();
         for bound in &self.bound {
@@ -140,7 +143,8 @@ impl DnsServer {
     }
 }
 
-/// Both on one port. With port 0 the system chooses one for UDP, which TCP may find taken: then another.
+/// Binds both protocols on one port. With port 0 the system chooses one for UDP; if TCP finds it taken, another
+/// is tried.
 fn bind_both(address: SocketAddr) -> std::io::Result<(UdpSocket, TcpListener)> {
     let mut choices = if address.port() == 0 { PORT_CHOICES } else { 1 };
     loop {
@@ -164,7 +168,7 @@ fn bind_tcp(address: SocketAddr) -> std::io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Bound even when no device has the address yet: the bridge that carries it may come up later.
+/// Binds a socket even if no device has the address yet, because its bridge may be created later.
 fn bound_socket(address: SocketAddr, kind: SockType) -> std::io::Result<std::os::fd::OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let socket = socket(family, kind, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK, None)?;
@@ -181,7 +185,7 @@ async fn serve_udp(state: Arc<State>, Bound { udp: socket, counts, .. }: Bound) 
     let mut buffer = [0; LARGEST_QUESTION];
     loop {
         let Ok((length, client)) = socket.recv_from(&mut buffer).await else {
-            // An ICMP error of an earlier answer, or memory pressure.
+            // An ICMP error for an earlier answer, or memory pressure.
             tokio::time::sleep(Duration::from_millis(1)).await;
             continue;
         };
@@ -210,7 +214,7 @@ async fn serve_udp(state: Arc<State>, Bound { udp: socket, counts, .. }: Bound) 
 async fn serve_tcp(state: Arc<State>, Bound { tcp: listener, counts, .. }: Bound) {
     let connections = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     loop {
-        // Nobody closes the semaphore; were it closed, there would be nothing left to do.
+        // The semaphore is never closed; if it were, the task could not do anything any more.
         let Ok(permit) = connections.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
@@ -251,7 +255,7 @@ impl State {
         lookup(&records, name, query.query_type())
     }
 
-    /// The answer if it needs nobody else; nearly all do not.
+    /// Returns the answer if it does not need another resolver, which is the usual case.
     fn answer_at_once(&self, question: &Question) -> Option<(Message, By)> {
         let query = match question.query() {
             Ok(query) => query,
@@ -294,7 +298,7 @@ impl State {
         }
     }
 
-    /// Adds the records of an alias' target, and of its target: stub resolvers do not ask on.
+    /// Adds the records of an alias' target, and of its target's target: stub resolvers do not follow aliases.
     async fn follow(&self, reply: &mut Message, mut chase: Option<Name>, query: &Query, dnssec_ok: bool) {
         for _ in 0..MOST_ALIASES {
             let Some(target) = chase.take() else { return };
@@ -307,7 +311,7 @@ impl State {
                     let further = Query::query(target, query.query_type());
                     match self.forwarder.resolve(&further, dnssec_ok).await {
                         Ok(found) => reply.answers.extend(found.answers),
-                        // The alias alone is an answer that clients take for final.
+                        // Clients would take an answer with only the alias as final.
                         Err(_) => reply.metadata.response_code = ResponseCode::ServFail,
                     }
                     return;
@@ -317,7 +321,8 @@ impl State {
     }
 }
 
-/// The message within `limit` bytes: where it is longer, with as many answers as fit and a mark that says so.
+/// Serializes the message within `limit` bytes. If it is longer, keeps as many answers as fit and sets the
+/// truncation flag.
 fn encode(message: &Message, limit: u16) -> Vec<u8> {
     let limit = usize::from(limit);
     let mut bytes = message.to_vec().unwrap_or_default();
@@ -325,7 +330,7 @@ fn encode(message: &Message, limit: u16) -> Vec<u8> {
         return bytes;
     }
     let mut shorter = message.clone();
-    // Additional records are an extra: leaving them out truncates nothing.
+    // Additional records are optional: omitting them is not a truncation.
     shorter.additionals.clear();
     bytes = shorter.to_vec().unwrap_or_default();
     while bytes.len() > limit && !(shorter.answers.is_empty() && shorter.authorities.is_empty()) {

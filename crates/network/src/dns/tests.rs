@@ -1,4 +1,4 @@
-//! The pure part of the cluster DNS: names and what they answer.
+//! Tests of the pure part of the cluster DNS: names and their answers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -173,7 +173,7 @@ fn updates_leave_nothing_behind() {
     let mut records = records();
     let (services, slices) = objects();
     let serial = records.serial();
-    assert!(!records.update(&services, &slices), "other objects that say the same");
+    assert!(!records.update(&services, &slices), "other objects with the same content");
     assert_eq!(records.serial(), serial);
     assert!(records.update(&services[..1], &slices));
     let gone = ask(&records, "db.prod.svc.cluster.local.", RecordType::A);

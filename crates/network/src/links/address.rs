@@ -38,14 +38,14 @@ impl Address {
 }
 
 impl Links {
-    /// Every IPv4 address of the namespace.
+    /// Returns every IPv4 address of the namespace.
     pub fn addresses(&mut self) -> Result<Vec<Address>, NetlinkError> {
         let mut header = [0; HEADER_LEN];
         header[0] = libc::AF_INET as u8;
         self.netlink.dump("list addresses", RTM_GETADDR, &header, |_| {}, Address::parse)
     }
 
-    /// Adds the address; that it is there already is fine.
+    /// Adds the address; succeeds if it exists already.
     pub fn add_address(&mut self, address: Address) -> Result<(), NetlinkError> {
         let octets = address.ip.octets();
         let result = self.netlink.request(
@@ -61,7 +61,7 @@ impl Links {
         ignore_existing(result)
     }
 
-    /// Removes the address; that it is gone already is fine.
+    /// Removes the address; succeeds if it does not exist.
     pub fn delete_address(&mut self, address: Address) -> Result<(), NetlinkError> {
         let what = format!("delete address {}/{}", address.ip, address.prefix_len);
         let result = self.netlink.request(&what, RTM_DELADDR, 0, &address.header(), |writer| {

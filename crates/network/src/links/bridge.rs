@@ -14,23 +14,24 @@ const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const IFLA_BR_GROUP_FWD_MASK: u16 = 9;
 const IFLA_BR_MULTI_BOOLOPT: u16 = 46;
-/// The last byte of LLDP's group address, 01:80:c2:00:00:0e, as a bit.
+/// The bit for LLDP's group address, 01:80:c2:00:00:0e, by its last byte.
 const FORWARD_LLDP: u16 = 1 << 0x0e;
 const BR_BOOLOPT_NO_LL_LEARN: u32 = 1;
 const IFLA_PROTINFO: u16 = 12;
 const IFLA_BRPORT_MODE: u16 = 4;
 const AF_BRIDGE: u8 = libc::AF_BRIDGE as u8;
 
-/// A locally administered address derived from an IP address, so that a neighbour entry stays right when the
-/// address moves on to another pod.
+/// Returns a locally administered address derived from an IP address, so that neighbour entries stay valid when
+/// the IP address is assigned to another pod.
 pub fn gateway_mac(ip: Ipv4Addr) -> Mac {
     let [a, b, c, d] = ip.octets();
     [0x0a, 0x58, a, b, c, d]
 }
 
 impl Links {
-    /// The bridge of this name, created if missing, up, with this hardware address and MTU. The address is fixed
-    /// because a bridge otherwise takes over that of its lowest port, and pods' neighbour entries go stale.
+    /// Returns the bridge with this name, created if missing, up, with this hardware address and MTU. The
+    /// address is fixed because a bridge otherwise takes that of its lowest port, and pods' neighbour entries
+    /// become stale.
     pub fn ensure_bridge(&mut self, name: &str, mac: Mac, mtu: u32) -> Result<Link, NetlinkError> {
         let up = libc::IFF_UP as u32;
         let created = self.create(&format!("create bridge {name}"), link_header(0, 0, up, up), |writer| {
@@ -57,16 +58,16 @@ impl Links {
         Ok(Link { up: true, mac: Some(mac), mtu, ..link })
     }
 
-    /// Keeps the bridge from learning addresses from frames that are for itself alone, which pass no rules of the way in;
-    /// and from handing LLDP's up without any rules at all: it takes them for others, which the rules are asked about.
-    /// Kernels before 5.0 do not know the first, and take no notice.
+    /// Keeps the bridge from learning addresses from frames to the link itself, which pass no rules on their
+    /// way in. Also makes it forward LLDP frames, which it would otherwise deliver to the host without any
+    /// rules; forwarded frames pass the rules. Kernels before 5.0 ignore the first setting.
     pub fn ignore_link_local_sources(&mut self, bridge: u32) -> Result<(), NetlinkError> {
         self.change("set what a bridge learns", link_header(0, bridge, 0, 0), |writer| {
             writer.nested(IFLA_LINKINFO, |info| {
                 info.string(IFLA_INFO_KIND, "bridge");
                 info.nested(IFLA_INFO_DATA, |data| {
                     data.attribute(IFLA_BR_GROUP_FWD_MASK, &FORWARD_LLDP.to_ne_bytes());
-                    // Values, and which of them count.
+                    // The value and the mask of the changed bits.
                     let [value, mask] = [BR_BOOLOPT_NO_LL_LEARN.to_ne_bytes(); 2];
                     data.attribute(IFLA_BR_MULTI_BOOLOPT, &[value, mask].concat());
                 });
@@ -74,7 +75,8 @@ impl Links {
         })
     }
 
-    /// Lets the bridge send a frame back out of the port it came from: a pod that reaches itself via a service.
+    /// Allows the bridge to send a frame back to the port that it arrived at, for a pod that reaches itself
+    /// through a service.
     pub fn set_hairpin(&mut self, port: u32) -> Result<(), NetlinkError> {
         let header = link_header(AF_BRIDGE, port, 0, 0);
         self.netlink.request("set hairpin mode", libc::RTM_SETLINK, 0, &header, |writer| {

@@ -1,4 +1,4 @@
-//! Listing, looking up, raising and deleting devices.
+//! Lists, finds, changes and deletes devices.
 
 use super::{Links, Mac};
 use crate::netlink::{Attribute, Message, NetlinkError, Writer, ignore_missing};
@@ -21,14 +21,14 @@ pub struct Link {
     pub name: String,
     pub mtu: u32,
     pub mac: Option<Mac>,
-    /// The bridge it is a port of.
+    /// The index of the bridge that it is a port of.
     pub master: Option<u32>,
-    /// `bridge`, `veth` and so on; none for physical devices and loopback.
+    /// For example `bridge` or `veth`; `None` for physical devices and loopback.
     pub kind: Option<String>,
     pub up: bool,
 }
 
-/// The fixed part of a link message.
+/// Returns the fixed header of a link message.
 pub(super) fn link_header(family: u8, index: u32, flags: u32, change: u32) -> [u8; HEADER_LEN] {
     let mut header = [0; HEADER_LEN];
     header[0] = family;
@@ -66,7 +66,7 @@ impl Link {
 }
 
 impl Links {
-    /// All devices of the namespace.
+    /// Returns all devices of the namespace.
     pub fn list(&mut self) -> Result<Vec<Link>, NetlinkError> {
         self.netlink.dump("list devices", RTM_GETLINK, &link_header(0, 0, 0, 0), |_| {}, Link::parse)
     }
@@ -84,7 +84,7 @@ impl Links {
         Ok(found)
     }
 
-    /// Changes a device: `flags` of which the bits in `change` count, and what `body` adds.
+    /// Changes a device: its `flags` whose bits are set in `change`, and the attributes that `body` writes.
     pub(super) fn change(
         &mut self,
         what: &str,
@@ -112,7 +112,7 @@ impl Links {
         self.change("set a device's MTU", link_header(0, index, 0, 0), |w| w.u32(IFLA_MTU, mtu))
     }
 
-    /// Deletes a device; that it is gone already is fine. Deleting one end of a veth pair takes the other along.
+    /// Deletes a device; succeeds if it does not exist. Deleting one end of a veth pair deletes the other too.
     pub fn delete(&mut self, name: &str) -> Result<(), NetlinkError> {
         let result = self.netlink.request(
             &format!("delete device {name}"),

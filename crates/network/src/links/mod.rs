@@ -21,7 +21,7 @@ use crate::netlink::{Netlink, NetlinkError};
 /// A hardware address.
 pub type Mac = [u8; 6];
 
-/// The devices of the network namespace of the thread that opened it.
+/// The devices in the network namespace of the thread that opened the socket.
 pub struct Links {
     netlink: Netlink,
 }

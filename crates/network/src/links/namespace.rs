@@ -1,11 +1,11 @@
-//! Work inside another network namespace, on a thread of its own.
+//! Runs work inside another network namespace, on a separate thread.
 
 use std::os::fd::AsFd;
 
 use nix::sched::{CloneFlags, setns};
 use thiserror::Error;
 
-/// Why work in a namespace could not begin.
+/// Why work in a namespace could not start.
 #[derive(Debug, Error)]
 pub enum NamespaceError {
     #[error("starting a thread")]
@@ -16,8 +16,8 @@ pub enum NamespaceError {
     Panicked,
 }
 
-/// Runs `work` in the network namespace behind `namespace` (an open `/proc/PID/ns/net` or bind mount of it). Only a
-/// fresh thread changes namespace and it ends afterwards, so no thread of the process is ever left in a pod.
+/// Runs `work` in the network namespace behind `namespace` (an open `/proc/PID/ns/net` or bind mount of it).
+/// Only a new thread changes its namespace, and it ends afterwards, so no thread of the process stays in a pod.
 pub fn in_namespace<T: Send>(
     namespace: impl AsFd + Send,
     work: impl FnOnce() -> T + Send,

@@ -19,12 +19,12 @@ const RTN_UNICAST: u8 = 1;
 const RT_SCOPE_UNIVERSE: u8 = 0;
 const RT_SCOPE_LINK: u8 = 253;
 
-/// Who set a route, as the kernel keeps it (`proto` in the route listing).
+/// The origin of a route, as the kernel stores it (`proto` in the route listing).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteKind {
-    /// Routes to other nodes' pods, which the node may delete again when the node is gone.
+    /// Routes to other nodes' pods, which this node may delete when the other node is removed.
     Node,
-    /// Everything else.
+    /// All other routes.
     Other(u8),
 }
 
@@ -32,7 +32,7 @@ const PROTOCOL_NODE: u8 = 107;
 const PROTOCOL_STATIC: u8 = 4;
 
 impl RouteKind {
-    /// A route that is not taken up again after a restart, but set anew.
+    /// A route that this node does not keep over a restart, but sets again.
     pub const STATIC: Self = Self::Other(PROTOCOL_STATIC);
 
     fn number(self) -> u8 {
@@ -53,7 +53,7 @@ pub struct Route {
     pub destination: Ipv4Cidr,
     pub gateway: Option<Ipv4Addr>,
     pub device: Option<u32>,
-    /// The source address of what this node sends itself.
+    /// The source address of packets that this node itself sends.
     pub source: Option<Ipv4Addr>,
     pub kind: RouteKind,
 }
@@ -88,20 +88,20 @@ impl Route {
 }
 
 impl Links {
-    /// The unicast routes of the main table.
+    /// Returns the unicast routes of the main table.
     pub fn routes(&mut self) -> Result<Vec<Route>, NetlinkError> {
         let mut header = [0; HEADER_LEN];
         header[0] = libc::AF_INET as u8;
         self.netlink.dump("list routes", RTM_GETROUTE, &header, |_| {}, Route::parse)
     }
 
-    /// Sets the route in place of any other to the same destination.
+    /// Sets the route and replaces any other to the same destination.
     pub fn replace_route(&mut self, route: Route) -> Result<(), NetlinkError> {
         let flags = (libc::NLM_F_CREATE | libc::NLM_F_REPLACE) as u16;
         self.route_request("set route to", RTM_NEWROUTE, flags, route)
     }
 
-    /// Removes the route; that it is gone already is fine.
+    /// Removes the route; succeeds if it does not exist.
     pub fn delete_route(&mut self, route: Route) -> Result<(), NetlinkError> {
         ignore_missing(self.route_request("delete route to", RTM_DELROUTE, 0, route))
     }
@@ -124,7 +124,7 @@ impl Links {
         })
     }
 
-    /// The MTU of the device the default route leaves by; none without a default route.
+    /// Returns the MTU of the device of the default route; `None` without a default route.
     pub fn uplink_mtu(&mut self) -> Result<Option<u32>, NetlinkError> {
         let Some(index) = self
             .routes()?

@@ -1,4 +1,4 @@
-//! Kernel settings the network needs, with their previous values kept in a file so that reset can restore them.
+//! Kernel settings of the network; their previous values are kept in a file so that a reset can restore them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Why a kernel setting could not be changed or remembered.
+/// Why a kernel setting could not be changed or its previous value stored.
 #[derive(Debug, Error)]
 pub enum SysctlError {
     #[error("reading /proc/sys/{name}")]
@@ -17,14 +17,14 @@ pub enum SysctlError {
     State { path: PathBuf, source: io::Error },
 }
 
-/// The settings changed so far, by their names below `/proc/sys`, and the file that remembers what they were.
+/// The settings changed so far, by their names below `/proc/sys`, and the file with their previous values.
 pub struct Sysctls {
     path: PathBuf,
     previous: BTreeMap<String, String>,
 }
 
 impl Sysctls {
-    /// Reads what an earlier run remembered. A file that cannot be understood counts as empty.
+    /// Reads the values that an earlier run stored. A file that cannot be decoded counts as empty.
     pub fn open(path: PathBuf) -> Result<Self, SysctlError> {
         let previous = match std::fs::read(&path) {
             Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
@@ -34,7 +34,7 @@ impl Sysctls {
         Ok(Self { path, previous })
     }
 
-    /// Sets `name` to `value` if it exists and differs; its first previous value is remembered before.
+    /// Sets `name` to `value` if it exists and differs; its first previous value is stored before that.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), SysctlError> {
         let Some(current) = read(name)? else { return Ok(()) };
         if current == value {
@@ -47,7 +47,7 @@ impl Sysctls {
         write(name, value)
     }
 
-    /// As [`Sysctls::set`], for a setting that is a number below `at_least`.
+    /// Like [`Sysctls::set`], for a number, which is changed only if it is below `at_least`.
     pub fn raise(&mut self, name: &str, at_least: u64) -> Result<(), SysctlError> {
         let current = read(name)?.and_then(|text| text.parse::<u64>().ok());
         if current.is_some_and(|current| current < at_least) {
@@ -56,10 +56,10 @@ impl Sysctls {
         Ok(())
     }
 
-    /// Puts every remembered value back and forgets the file.
+    /// Restores every stored value and removes the file.
     pub fn restore(self) -> Result<(), SysctlError> {
         for (name, value) in &self.previous {
-            // A setting of a device that is gone has nothing to restore.
+            // A setting of a device that does not exist any more needs no restore.
             if read(name)?.is_some() {
                 write(name, value)?;
             }

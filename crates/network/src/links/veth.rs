@@ -1,4 +1,4 @@
-//! The veth pair that joins a pod to the bridge.
+//! The veth pair that connects a pod to the bridge.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -16,7 +16,8 @@ const IFLA_INFO_DATA: u16 = 2;
 const IFLA_NET_NS_FD: u16 = 28;
 const VETH_INFO_PEER: u16 = 1;
 
-/// A pair to create: one end a port of a bridge here, the other in a pod's namespace; both still down.
+/// A pair to create: one end is a port of a bridge here, the other is in a pod's namespace; both are down at
+/// first.
 #[derive(Clone, Copy, Debug)]
 pub struct Veth<'a> {
     pub host_name: &'a str,
@@ -28,7 +29,7 @@ pub struct Veth<'a> {
 }
 
 impl Links {
-    /// Creates the pair with one message: the kernel builds the far end in the pod's namespace itself.
+    /// Creates the pair with one message: the kernel creates the other end directly in the pod's namespace.
     pub fn create_veth(&mut self, veth: Veth<'_>) -> Result<(), NetlinkError> {
         let what = format!("create veth pair {}", veth.host_name);
         self.create(&what, link_header(0, 0, 0, 0), |writer| {
@@ -39,7 +40,7 @@ impl Links {
                 info.string(IFLA_INFO_KIND, "veth");
                 info.nested(IFLA_INFO_DATA, |data| {
                     data.nested(VETH_INFO_PEER, |peer| {
-                        // It can come up only once both ends exist.
+                        // It can be set up only after both ends exist.
                         peer.raw(&link_header(0, 0, 0, 0));
                         peer.string(IFLA_IFNAME, veth.pod_name);
                         peer.u32(IFLA_MTU, veth.mtu);

@@ -1,4 +1,4 @@
-//! Reads netlink messages and attributes out of received bytes; truncated input ends the iteration.
+//! Parses netlink messages and attributes from received bytes; truncated input ends the iteration.
 
 const MESSAGE_HEADER_LEN: usize = 16;
 const KIND_MASK: u16 = 0x3fff;
@@ -14,7 +14,7 @@ pub struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// The attributes behind the family's fixed header of `header_len` bytes.
+    /// Returns the attributes after the family's fixed header of `header_len` bytes.
     pub fn attributes(&self, header_len: usize) -> Attributes<'a> {
         Attributes::new(self.payload.get(align(header_len)..).unwrap_or_default())
     }
@@ -54,7 +54,7 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// One attribute; its accessors give zero or empty for a payload of the wrong size.
+/// One attribute; its accessors return zero or an empty value for a payload of the wrong size.
 #[derive(Clone, Copy, Debug)]
 pub struct Attribute<'a> {
     pub kind: u16,
@@ -82,7 +82,7 @@ impl<'a> Attribute<'a> {
         self.payload.get(..8).and_then(|b| b.try_into().ok()).map(u64::from_be_bytes).unwrap_or_default()
     }
 
-    /// The text up to the first NUL; empty when it is not UTF-8.
+    /// Returns the text up to the first NUL; empty if it is not UTF-8.
     pub fn as_str(&self) -> &'a str {
         let end = self.payload.iter().position(|b| *b == 0).unwrap_or(self.payload.len());
         std::str::from_utf8(&self.payload[..end]).unwrap_or_default()
@@ -97,7 +97,7 @@ impl<'a> Attribute<'a> {
     }
 }
 
-/// Attributes in a row.
+/// Iterates over consecutive attributes.
 #[derive(Clone, Debug)]
 pub struct Attributes<'a> {
     rest: &'a [u8],
@@ -108,7 +108,7 @@ impl<'a> Attributes<'a> {
         Self { rest: bytes }
     }
 
-    /// The first attribute of this kind.
+    /// Returns the first attribute of this kind.
     pub fn find_kind(&self, kind: u16) -> Option<Attribute<'a>> {
         self.clone().find(|a| a.kind == kind)
     }

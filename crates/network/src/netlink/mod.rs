@@ -1,4 +1,5 @@
-//! Netlink framing: writing messages, reading attributes, and a blocking socket that matches answers.
+//! Netlink framing: writing messages, reading attributes, and a blocking socket that matches answers to
+//! requests.
 
 mod attributes;
 mod socket;
@@ -19,7 +20,7 @@ pub enum NetlinkError {
     Send { what: String, source: std::io::Error },
     #[error("reading the kernel's answer: {what}")]
     Receive { what: String, source: std::io::Error },
-    /// The kernel refused; `detail` is its extended message when it sent one.
+    /// The kernel refused the request; `detail` is its extended message if it sent one.
     #[error("{what}: {}{}", std::io::Error::from_raw_os_error(*.errno), .detail.as_deref().map(|d| format!(" ({d})")).unwrap_or_default())]
     Kernel { what: String, errno: i32, detail: Option<String> },
     #[error("the kernel's answer is malformed: {what}")]
@@ -27,13 +28,13 @@ pub enum NetlinkError {
 }
 
 impl NetlinkError {
-    /// True when the kernel refused with this errno.
+    /// Returns whether the kernel refused the request with this errno.
     pub fn is(&self, wanted: i32) -> bool {
         matches!(self, Self::Kernel { errno, .. } if *errno == wanted)
     }
 }
 
-/// Turns "it is not there" into success, for deletes that must be repeatable.
+/// Turns a "does not exist" error into success, for deletes that must be repeatable.
 pub fn ignore_missing(result: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
     match result {
         Err(error)
@@ -47,7 +48,7 @@ pub fn ignore_missing(result: Result<(), NetlinkError>) -> Result<(), NetlinkErr
     }
 }
 
-/// Turns "it is there already" into success, for creates that must be repeatable.
+/// Turns an "exists already" error into success, for creates that must be repeatable.
 pub fn ignore_existing(result: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
     match result {
         Err(error) if error.is(libc::EEXIST) => Ok(()),

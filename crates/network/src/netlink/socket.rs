@@ -14,9 +14,9 @@ const NLM_F_CAPPED: u16 = 0x100;
 const NLM_F_ACK_TLVS: u16 = 0x200;
 const NLMSGERR_ATTR_MSG: u16 = 1;
 const RECEIVE_BUFFER: usize = 64 * 1024;
-/// A dump that changed underneath is read again this often before its last reading is taken as it is.
+/// How often a dump is read again because the table changed during it; the last reading is then used as it is.
 const DUMP_ATTEMPTS: usize = 5;
-/// The kernel answers within the system call; a missing answer is a bug that must not hang a node.
+/// The kernel answers within the system call; a missing answer is a bug, which must not hang a node.
 const RECEIVE_TIMEOUT_SECONDS: i64 = 10;
 
 /// A socket that belongs to the network namespace of the thread that opened it.
@@ -28,12 +28,12 @@ pub struct Netlink {
 }
 
 impl Netlink {
-    /// Links, addresses and routes.
+    /// Opens a socket for links, addresses and routes.
     pub fn route() -> Result<Self, NetlinkError> {
         Self::open(NETLINK_ROUTE)
     }
 
-    /// nf_tables and connection tracking.
+    /// Opens a socket for nf_tables and connection tracking.
     pub fn netfilter() -> Result<Self, NetlinkError> {
         Self::open(NETLINK_NETFILTER)
     }
@@ -41,7 +41,7 @@ impl Netlink {
     fn open(protocol: isize) -> Result<Self, NetlinkError> {
         let mut socket = Socket::new(protocol).map_err(NetlinkError::Open)?;
         socket.bind_auto().map_err(NetlinkError::Open)?;
-        // Both only add detail to errors; a kernel without them works as well.
+        // Both options only add detail to errors; a kernel without them works as well.
         let _ = socket.set_ext_ack(true);
         let _ = socket.set_cap_ack(true);
         set_receive_timeout(&socket).map_err(NetlinkError::Open)?;
@@ -51,7 +51,7 @@ impl Netlink {
         Ok(netlink)
     }
 
-    /// Sends one message and waits for its acknowledgement. `what` names the act in errors.
+    /// Sends one message and waits for its acknowledgement. Errors contain `what`, the name of the operation.
     pub fn request(
         &mut self,
         what: &str,
@@ -64,7 +64,7 @@ impl Netlink {
         self.exchange(what, kind, flags, header, body, |_| {})
     }
 
-    /// Sends one message and hands every message of the answer to `each`, with acknowledgement at the end.
+    /// Sends one message, passes every message of the answer to `each`, and waits for the acknowledgement.
     pub fn query(
         &mut self,
         what: &str,
@@ -77,7 +77,7 @@ impl Netlink {
         self.exchange(what, kind, flags, header, body, each)
     }
 
-    /// Reads a whole table; `collect` turns one message into at most one item.
+    /// Reads a whole table; `collect` converts one message into at most one item.
     pub fn dump<T>(
         &mut self,
         what: &str,
@@ -118,7 +118,7 @@ impl Netlink {
         loop {
             self.receive(what, 0)?;
             for message in Messages::new(&self.buffer) {
-                // Answers to an earlier exchange that gave up early are passed over.
+                // Skip answers to an earlier exchange that ended early.
                 if message.sequence != self.sequence {
                     continue;
                 }
@@ -130,8 +130,8 @@ impl Netlink {
         }
     }
 
-    /// Sends a whole nfnetlink batch; the kernel has committed or refused it when this returns. Every error is
-    /// given as (sequence number, errno, extended message); none means the batch is in force.
+    /// Sends a whole nfnetlink batch; when this returns, the kernel has committed or refused it. Every error is
+    /// returned as (sequence number, errno, extended message); without errors the batch is in force.
     pub fn batch(
         &mut self,
         what: &str,
@@ -149,7 +149,7 @@ impl Netlink {
                 {
                     return Ok(errors);
                 }
-                // More errors than the socket holds: the ones read so far tell what failed.
+                // There are more errors than the socket buffer holds: those read so far are sufficient.
                 Err(NetlinkError::Receive { source, .. })
                     if source.raw_os_error() == Some(libc::ENOBUFS) && !errors.is_empty() => {}
                 Err(error) => return Err(error),
@@ -189,7 +189,7 @@ impl Netlink {
         }
     }
 
-    /// The kernel takes a batch only as one datagram, so the socket must be allowed to hold it.
+    /// The kernel accepts a batch only as one datagram, so the socket's buffer must be able to hold it.
     fn grow_send_buffer(&mut self, needed: usize) -> std::io::Result<()> {
         let wanted = needed + needed / 4 + 64 * 1024;
         if wanted > self.send_buffer {
@@ -231,7 +231,7 @@ fn acknowledged(what: &str, message: &Message<'_>) -> Result<(), NetlinkError> {
     }
 }
 
-/// The errno (zero for success) and the extended message of an error or done message.
+/// Returns the errno (zero for success) and the extended message of an error or done message.
 fn error_of(message: &Message<'_>) -> (i32, Option<String>) {
     let code = message.payload.get(..4).map(|b| i32::from_ne_bytes([b[0], b[1], b[2], b[3]])).unwrap_or(0);
     let errno = code.checked_neg().unwrap_or(libc::EIO).max(0);

@@ -30,7 +30,7 @@ impl Writer {
         self.bytes.clear();
     }
 
-    /// One message: the netlink header, the family's fixed `header`, then what `body` writes.
+    /// Writes one message: the netlink header, the family's fixed `header`, then what `body` writes.
     pub fn message(
         &mut self,
         kind: u16,
@@ -53,7 +53,7 @@ impl Writer {
         self.pad();
     }
 
-    /// Bytes outside any attribute, such as a nested fixed header.
+    /// Writes bytes outside of any attribute, for example a nested fixed header.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         self.pad();
@@ -77,7 +77,7 @@ impl Writer {
         self.bytes[start..start + 2].copy_from_slice(&(length as u16).to_ne_bytes());
     }
 
-    /// Appends what another writer holds (attributes written apart).
+    /// Appends the content of another writer, with attributes that were written separately.
     pub fn append(&mut self, other: &Writer) {
         self.bytes.extend_from_slice(&other.bytes);
     }
@@ -102,7 +102,7 @@ impl Writer {
         self.attribute(kind, &value.to_be_bytes());
     }
 
-    /// A NUL-terminated string.
+    /// Writes a NUL-terminated string.
     pub fn string(&mut self, kind: u16, value: &str) {
         let length = value.len() + 5;
         self.bytes.extend_from_slice(&(length as u16).to_ne_bytes());

@@ -1,4 +1,4 @@
-//! A transaction: everything in it comes into force at once, or nothing does.
+//! A transaction: either all of it comes into force at once, or nothing does.
 
 use thiserror::Error;
 
@@ -7,7 +7,7 @@ use super::set::{Data, SetSpec, write_element};
 use super::uapi::*;
 use crate::netlink::{Message, Messages, Netlink, NetlinkError, Writer};
 
-/// Elements are sent in lists of at most this many bytes: an attribute's length has 16 bits.
+/// Elements are sent in lists of at most this many bytes, because an attribute's length has 16 bits.
 const ELEMENT_LIST_BYTES: usize = 48 * 1024;
 
 /// Why a transaction was not committed.
@@ -21,7 +21,7 @@ pub enum NftError {
 }
 
 impl NftError {
-    /// True when the kernel refused with this errno.
+    /// Returns whether the kernel refused the transaction with this errno.
     pub fn is(&self, wanted: i32) -> bool {
         match self {
             Self::Refused { errno, .. } => *errno == wanted,
@@ -30,7 +30,7 @@ impl NftError {
     }
 }
 
-/// Where a base chain is attached.
+/// The point of packet processing to which a base chain is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
     Prerouting = 0,
@@ -40,7 +40,7 @@ pub enum Hook {
     Postrouting = 4,
 }
 
-/// A chain the kernel calls itself; its policy is accept.
+/// A chain that the kernel calls at a hook; its policy is accept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BaseChain {
     pub name: &'static str,
@@ -50,14 +50,14 @@ pub struct BaseChain {
     pub priority: i32,
 }
 
-/// What a table's rules see.
+/// The kind of packets that a table's rules see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// IPv4 packets.
     Ip,
-    /// Every frame that arrives at single devices.
+    /// Every frame that arrives at particular devices.
     Netdev,
-    /// Frames that bridges handle.
+    /// Frames that pass through bridges.
     Bridge,
 }
 
@@ -70,7 +70,7 @@ impl Family {
         }
     }
 
-    /// As the `nft` program calls it.
+    /// Returns the family's name in the `nft` program.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ip => "ip",
@@ -80,7 +80,7 @@ impl Family {
     }
 }
 
-/// Messages on one table, collected to be sent together.
+/// Messages about one table, collected to be sent together.
 pub struct Batch {
     table: String,
     writer: Writer,
@@ -94,7 +94,7 @@ const EXCLUSIVE: u16 = libc::NLM_F_EXCL as u16;
 const APPEND: u16 = libc::NLM_F_APPEND as u16;
 
 impl Batch {
-    /// On a table of family ip.
+    /// Starts a batch for a table of family ip.
     pub fn new(table: &str) -> Self {
         Self::of(Family::Ip, table)
     }
@@ -106,7 +106,7 @@ impl Batch {
         batch
     }
 
-    /// What is added from now on is about the table of the same name in this family.
+    /// Makes further messages refer to the table of the same name in this family.
     pub fn switch(&mut self, family: Family) {
         self.family = family;
     }
@@ -115,12 +115,12 @@ impl Batch {
         &self.table
     }
 
-    /// True when nothing was added yet.
+    /// Returns whether the batch has no messages yet.
     pub fn is_empty(&self) -> bool {
         self.sequence == 1
     }
 
-    /// Size in bytes, for measurements.
+    /// Returns the size in bytes, for measurements.
     pub fn len(&self) -> usize {
         self.writer.len()
     }
@@ -146,12 +146,12 @@ impl Batch {
         self.message(MSG_NEWTABLE, CREATE, |w, table| w.string(TABLE_NAME, table));
     }
 
-    /// Deletes the table with all it holds; it must exist.
+    /// Deletes the table and its content; the table must exist.
     pub fn delete_table(&mut self) {
         self.message(MSG_DELTABLE, 0, |w, table| w.string(TABLE_NAME, table));
     }
 
-    /// An empty table, whatever was there before.
+    /// Creates an empty table and removes an existing one.
     pub fn recreate_table(&mut self) {
         self.add_table();
         self.delete_table();
@@ -171,8 +171,8 @@ impl Batch {
         });
     }
 
-    /// A chain that sees every frame arriving at the device, before anything else of the kernel but packet sockets;
-    /// its policy is accept. The device must exist.
+    /// Adds a chain that sees every frame arriving at the device, before all other parts of the kernel except
+    /// packet sockets; its policy is accept. The device must exist.
     pub fn add_ingress_chain(&mut self, name: &str, device: &str, priority: i32) {
         self.message(MSG_NEWCHAIN, CREATE, |w, table| {
             w.string(CHAIN_TABLE, table);
@@ -195,7 +195,7 @@ impl Batch {
         });
     }
 
-    /// Deletes a chain, which nothing may refer to any more.
+    /// Deletes a chain, to which no rule may refer any more.
     pub fn delete_chain(&mut self, name: &str) {
         self.message(MSG_DELCHAIN, 0, |w, table| {
             w.string(CHAIN_TABLE, table);
@@ -211,7 +211,7 @@ impl Batch {
         });
     }
 
-    /// Appends a rule, creating the anonymous maps it brings along before it.
+    /// Appends a rule, after creating the anonymous maps that it contains.
     pub fn add_rule(&mut self, chain: &str, rule: &Rule) {
         let mut anonymous = Vec::with_capacity(rule.len());
         for expr in rule {
@@ -244,7 +244,7 @@ impl Batch {
         self.message(MSG_NEWSET, CREATE, |w, table| set.write(table, id, w));
     }
 
-    /// Deletes a set, which nothing may refer to any more.
+    /// Deletes a set, to which no rule may refer any more.
     pub fn delete_set(&mut self, name: &str) {
         self.message(MSG_DELSET, 0, |w, table| {
             w.string(SET_TABLE, table);
@@ -252,12 +252,12 @@ impl Batch {
         });
     }
 
-    /// Adds elements; one that exists already makes the transaction fail with EEXIST.
+    /// Adds elements; if one exists already, the transaction fails with EEXIST.
     pub fn add_elements<'a>(&mut self, set: &str, elements: impl IntoIterator<Item = (&'a [u8], &'a Data)>) {
         self.element_lists(MSG_NEWSETELEM, CREATE | EXCLUSIVE, set, None, elements);
     }
 
-    /// Removes elements; one that is missing makes the transaction fail with ENOENT.
+    /// Removes elements; if one is missing, the transaction fails with ENOENT.
     pub fn delete_elements<'a>(
         &mut self,
         set: &str,
@@ -298,7 +298,7 @@ impl Batch {
         });
     }
 
-    /// Sends the transaction. The error tells the first message the kernel refused.
+    /// Sends the transaction. The error names the first message that the kernel refused.
     pub fn commit(mut self, netlink: &mut Netlink) -> Result<(), NftError> {
         if self.is_empty() {
             return Ok(());
@@ -314,7 +314,7 @@ impl Batch {
     }
 }
 
-/// What the message with this sequence number was about, read back from the batch.
+/// Describes the message with this sequence number by parsing the batch.
 fn describe(batch: &[u8], sequence: u32) -> String {
     match Messages::new(batch).find(|m| m.sequence == sequence) {
         Some(message) => describe_message(&message),

@@ -1,4 +1,4 @@
-//! Rule expressions and how the kernel wants them written.
+//! Rule expressions and their encoding for the kernel.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::set::AnonymousMap;
 use super::uapi::*;
 use crate::netlink::Writer;
 
-/// One of the sixteen 4-byte registers; values of more than 4 bytes run on into the next ones.
+/// One of the sixteen 4-byte registers; values of more than 4 bytes continue in the following registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reg(u32);
 
@@ -50,7 +50,7 @@ pub enum RejectKind {
     TcpReset,
 }
 
-/// What the fib expression looks up the type of.
+/// Which address the fib expression looks up.
 pub mod fib_flags {
     pub const SADDR: u32 = 1;
     pub const DADDR: u32 = 2;
@@ -83,7 +83,7 @@ impl Verdict {
     }
 }
 
-/// A set by name, or one that lives and dies with the rule.
+/// A set by name, or an anonymous map that exists as long as the rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SetRef {
     Named(String),
@@ -116,21 +116,22 @@ pub enum Expr {
         sreg: Reg,
         data: Vec<u8>,
     },
-    /// `dreg = sreg & mask ^ xor`
+    /// Computes `dreg = sreg & mask ^ xor`.
     Bitwise {
         sreg: Reg,
         dreg: Reg,
         mask: Vec<u8>,
         xor: Vec<u8>,
     },
-    /// Breaks off the rule unless `sreg` is in the set (or is, when inverted); loads the map's value if `dreg`.
+    /// Ends the rule unless `sreg` is in the set (or, if inverted, unless it is not); loads the map's value if
+    /// `dreg` is set.
     Lookup {
         set: SetRef,
         sreg: Reg,
         dreg: Option<Reg>,
         invert: bool,
     },
-    /// Takes the verdict the map has for `sreg`, or goes on with the next rule.
+    /// Applies the verdict that the map has for `sreg`, or continues with the next rule.
     VerdictMap {
         set: SetRef,
         sreg: Reg,
@@ -153,19 +154,19 @@ pub enum Expr {
         dreg: Reg,
         modulus: u32,
     },
-    /// Loads the type (`RTN_*`) of the address that `flags` choose.
+    /// Loads the type (`RTN_*`) of the address that `flags` select.
     FibAddrType {
         dreg: Reg,
         flags: u32,
     },
     Reject(RejectKind),
     Counter,
-    /// Matches at most `rate` packets a second, with bursts.
+    /// Matches at most `rate` packets per second, with bursts.
     Limit {
         rate: u64,
         burst: u32,
     },
-    /// Adds `key` to a set with timeouts, or starts its time anew.
+    /// Adds `key` to a set with timeouts, or restarts its timeout.
     DynsetUpdate {
         set: String,
         key: Reg,
@@ -176,12 +177,12 @@ pub enum Expr {
 const NAT_RANGE_PROTO_RANDOM_FULLY: u32 = 1 << 4;
 
 impl Expr {
-    /// The source address of an Ethernet frame.
+    /// Loads the source address of an Ethernet frame.
     pub fn ether_saddr(dreg: Reg) -> Self {
         Self::Payload { base: PayloadBase::Link, offset: 6, len: 6, dreg }
     }
 
-    /// The type of an Ethernet frame; that of the tag where it has a VLAN tag.
+    /// Loads the type of an Ethernet frame; for a frame with a VLAN tag, the type of the tag.
     pub fn ether_type(dreg: Reg) -> Self {
         Self::Payload { base: PayloadBase::Link, offset: 12, len: 2, dreg }
     }
@@ -194,7 +195,7 @@ impl Expr {
         Self::Payload { base: PayloadBase::Network, offset: 16, len: 4, dreg }
     }
 
-    /// The destination port of TCP, UDP and SCTP.
+    /// Loads the destination port of TCP, UDP and SCTP.
     pub fn th_dport(dreg: Reg) -> Self {
         Self::Payload { base: PayloadBase::Transport, offset: 2, len: 2, dreg }
     }
@@ -251,7 +252,7 @@ impl Expr {
         Self::Lookup { set: SetRef::Named(set.to_owned()), sreg, dreg: None, invert: false }
     }
 
-    /// The anonymous map the expression brings along.
+    /// Returns the anonymous map that the expression contains.
     pub fn anonymous(&self) -> Option<&Arc<AnonymousMap>> {
         match self {
             Self::Lookup { set: SetRef::Anonymous(map), .. }
@@ -280,7 +281,7 @@ impl Expr {
         }
     }
 
-    /// Writes the expression; `anonymous` is the name and transaction id of the map it brings along, if any.
+    /// Writes the expression; `anonymous` is the name and transaction id of the map that it contains, if any.
     pub(super) fn write(&self, writer: &mut Writer, anonymous: Option<(&str, u32)>) {
         writer.nested(LIST_ELEM, |element| {
             element.string(EXPR_NAME, self.name());
@@ -347,7 +348,7 @@ impl Expr {
         }
     }
 
-    /// The expressions that do something to a packet rather than load or compare.
+    /// Writes the expressions that act on a packet rather than load or compare.
     fn write_action(&self, w: &mut Writer) {
         match self {
             Self::Nat { kind, addr, port } => {
@@ -402,7 +403,7 @@ fn write_set(w: &mut Writer, set: &SetRef, anonymous: Option<(&str, u32)>, name_
             w.string(name_attr, name);
             w.be32(id_attr, id);
         }
-        // The batch gives every anonymous map a name before it writes the rule.
+        // The batch names every anonymous map before it writes the rule.
         (SetRef::Anonymous(_), None) => {}
     }
 }

@@ -1,4 +1,4 @@
-//! Reading back what the kernel holds in a table, for checks and tests.
+//! Reads a table's content from the kernel, for checks and tests.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::netlink::{Attribute, Message, Netlink, NetlinkError};
 
 const HEADER_LEN: usize = 4;
 
-/// A chain and how many rules it has.
+/// A chain and its number of rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListedChain {
     pub base: bool,
@@ -22,14 +22,14 @@ pub struct ListedSet {
     pub anonymous: bool,
 }
 
-/// A table's chains and sets by name.
+/// A table's chains and sets, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
     pub chains: BTreeMap<String, ListedChain>,
     pub sets: BTreeMap<String, ListedSet>,
 }
 
-/// An element of a set as the kernel gives it.
+/// An element of a set as the kernel returns it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Element {
     pub key: Vec<u8>,
@@ -44,18 +44,18 @@ fn text(message: &Message<'_>, kind: u16) -> String {
     message.attributes(HEADER_LEN).find_kind(kind).map(|a| a.as_str().to_owned()).unwrap_or_default()
 }
 
-/// Names of all tables of family ip.
+/// Returns the names of all tables of family ip.
 pub fn tables(netlink: &mut Netlink) -> Result<Vec<String>, NetlinkError> {
     tables_of(netlink, Family::Ip)
 }
 
-/// Names of all tables of a family.
+/// Returns the names of all tables of a family.
 pub fn tables_of(netlink: &mut Netlink, family: Family) -> Result<Vec<String>, NetlinkError> {
     let header = header(family.number());
     netlink.dump("list tables", kind(MSG_GETTABLE), &header, |_| {}, |m| Some(text(&m, TABLE_NAME)))
 }
 
-/// Names of a table's chains; none when there is no such table.
+/// Returns the names of a table's chains; none if the table does not exist.
 pub fn chains_of(netlink: &mut Netlink, family: Family, table: &str) -> Result<Vec<String>, NetlinkError> {
     netlink.dump(
         "list chains",
@@ -66,7 +66,7 @@ pub fn chains_of(netlink: &mut Netlink, family: Family, table: &str) -> Result<V
     )
 }
 
-/// The chains and sets of a table; none when there is no such table.
+/// Returns the chains and sets of a table; `None` if the table does not exist.
 pub fn list_table(netlink: &mut Netlink, table: &str) -> Result<Option<Listing>, NetlinkError> {
     if !tables(netlink)?.iter().any(|t| t == table) {
         return Ok(None);
@@ -109,7 +109,7 @@ pub fn list_table(netlink: &mut Netlink, table: &str) -> Result<Option<Listing>,
     Ok(Some(listing))
 }
 
-/// The elements of a named set, sorted.
+/// Returns the elements of a named set, sorted.
 pub fn elements(netlink: &mut Netlink, table: &str, set: &str) -> Result<Vec<Element>, NetlinkError> {
     let lists = netlink.dump(
         &format!("list elements of {set}"),

@@ -1,4 +1,5 @@
-//! nf_tables over netlink: expressions, sets, transactional batches, listing. It touches only the table it is given.
+//! nf_tables over netlink: expressions, sets, transactional batches, listing. It changes only the table that it
+//! is given.
 
 mod batch;
 mod expr;

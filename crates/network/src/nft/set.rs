@@ -1,4 +1,4 @@
-//! Sets and maps: their shape, their elements, and the byte layout of keys.
+//! Sets and maps: their definitions, their elements, and the byte layout of keys.
 
 use std::net::Ipv4Addr;
 
@@ -6,7 +6,8 @@ use super::expr::Verdict;
 use super::uapi::*;
 use crate::netlink::Writer;
 
-/// A field of a key or value, by its number in nft's list of types (which `nft list` uses to print it).
+/// The type of a field of a key or value, by its number in nft's list of types (`nft list` prints fields by
+/// it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyType {
     Integer,
@@ -25,7 +26,7 @@ impl KeyType {
         }
     }
 
-    /// Bytes before padding to a register.
+    /// Returns the number of bytes before padding to a register.
     fn len(self) -> u32 {
         match self {
             Self::Integer | Self::Ipv4Addr => 4,
@@ -35,7 +36,8 @@ impl KeyType {
     }
 }
 
-/// Length in bytes and type number of fields in a row. A single field keeps its own length, several are padded.
+/// Returns the length in bytes and the type number of consecutive fields. A single field keeps its length,
+/// several are padded.
 fn shape(fields: &[KeyType]) -> (u32, u32) {
     match fields {
         [single] => (single.len(), single.number()),
@@ -43,7 +45,7 @@ fn shape(fields: &[KeyType]) -> (u32, u32) {
     }
 }
 
-/// What a map gives for a key.
+/// The type of a map's values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DataType {
     None,
@@ -55,7 +57,7 @@ pub enum DataType {
 pub struct SetFlags {
     /// Elements are ranges.
     pub interval: bool,
-    /// Rules add elements, and elements time out.
+    /// Rules add elements, and elements expire.
     pub dynamic: bool,
 }
 
@@ -66,7 +68,7 @@ pub struct SetSpec {
     pub key: Vec<KeyType>,
     pub data: DataType,
     pub flags: SetFlags,
-    /// The most elements it may hold; the kernel's own limit when none.
+    /// The highest number of elements; if `None`, the kernel's own limit applies.
     pub size: Option<u32>,
 }
 
@@ -76,13 +78,13 @@ pub enum Data {
     None,
     Verdict(Verdict),
     Value(Vec<u8>),
-    /// The end (inclusive) of a concatenated range, for sets of intervals over several fields.
+    /// The inclusive end of a concatenated range, for interval sets with several fields.
     RangeEnd(Vec<u8>),
-    /// The end (exclusive) of a range over a single field: it ends the range that began at an element before.
+    /// The exclusive end of a range over a single field: it ends the range that began at the element before.
     IntervalEnd,
 }
 
-/// A map that lives and dies with the rule that uses it.
+/// A map that exists as long as the rule that uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnonymousMap {
     pub key: Vec<KeyType>,
@@ -100,7 +102,7 @@ const FLAG_EVAL: u32 = 0x20;
 const FLAG_CONCAT: u32 = 0x80;
 
 impl SetSpec {
-    /// A plain set or map without limits.
+    /// Returns a plain set or map without limits.
     pub fn new(name: &str, key: &[KeyType], data: DataType) -> Self {
         Self { name: name.to_owned(), key: key.to_vec(), data, flags: SetFlags::default(), size: None }
     }
@@ -163,7 +165,7 @@ fn write_set(
         DataType::None => {}
         DataType::Verdict => {
             w.be32(SET_DATA_TYPE, VERDICT_TYPE);
-            // The kernel sizes verdicts itself, but wants the attribute.
+            // The kernel sizes verdicts itself, but requires the attribute.
             w.be32(SET_DATA_LEN, 16);
         }
         DataType::Value(fields) => {
@@ -202,29 +204,29 @@ pub(super) fn write_element(w: &mut Writer, key: &[u8], data: &Data) {
     });
 }
 
-/// Keys and values as the registers hold them: each field padded to 4 bytes.
+/// Keys and values in the layout of the registers: each field padded to 4 bytes.
 pub mod key {
     use super::Ipv4Addr;
 
-    /// `ip . protocol . port`
+    /// Returns the key `ip . protocol . port`.
     pub fn addr_proto_port(ip: Ipv4Addr, protocol: u8, port: u16) -> Vec<u8> {
         let [a, b] = port.to_be_bytes();
         [&ip.octets()[..], &[protocol, 0, 0, 0, a, b, 0, 0]].concat()
     }
 
-    /// `protocol . port`
+    /// Returns the key `protocol . port`.
     pub fn proto_port(protocol: u8, port: u16) -> Vec<u8> {
         let [a, b] = port.to_be_bytes();
         vec![protocol, 0, 0, 0, a, b, 0, 0]
     }
 
-    /// `ip . port`
+    /// Returns the key `ip . port`.
     pub fn addr_port(ip: Ipv4Addr, port: u16) -> Vec<u8> {
         let [a, b] = port.to_be_bytes();
         [&ip.octets()[..], &[a, b, 0, 0]].concat()
     }
 
-    /// `ip . ip`
+    /// Returns the key `ip . ip`.
     pub fn addr_addr(a: Ipv4Addr, b: Ipv4Addr) -> Vec<u8> {
         [a.octets(), b.octets()].concat()
     }
@@ -233,7 +235,7 @@ pub mod key {
         ip.octets().to_vec()
     }
 
-    /// A number as the number generator leaves it in a register.
+    /// Returns a number in the form in which the number generator stores it in a register.
     pub fn number(n: u32) -> Vec<u8> {
         n.to_ne_bytes().to_vec()
     }

@@ -130,7 +130,7 @@ pub const META_KEY_L4PROTO: u32 = 16;
 pub const CT_KEY_STATE: u32 = 0;
 pub const CT_KEY_STATUS: u32 = 2;
 
-/// `nfgenmsg`: family, version, resource id.
+/// Returns an `nfgenmsg`: family, version, resource id.
 pub fn header(family: u8) -> [u8; 4] {
     [family, 0, 0, 0]
 }

@@ -1,4 +1,4 @@
-//! What the pod network of a node is told.
+//! The configuration of a node's pod network.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -10,23 +10,24 @@ use crate::cidr::Ipv4Cidr;
 pub struct PodNetworkConfig {
     /// The node's own prefix, from `Node.spec.podCIDR`.
     pub pod_cidr: Ipv4Cidr,
-    /// The prefix of all nodes' pods: traffic that stays within it is not masqueraded.
+    /// The prefix of all nodes' pods: traffic within it is not masqueraded.
     pub cluster_cidr: Ipv4Cidr,
-    /// The prefix of service addresses, for the node's own way to them.
+    /// The prefix of service addresses, for the node's own route to them.
     pub service_cidr: Option<Ipv4Cidr>,
-    /// Addresses the node itself answers on, such as that of the cluster DNS.
+    /// Addresses that the node itself answers, for example that of the cluster DNS.
     pub local_addresses: Vec<Ipv4Addr>,
-    /// TCP ports of the node that no pod may have as a host port, such as that of its kubelet.
+    /// TCP ports of the node that pods may not have as host ports, for example that of its kubelet.
     pub reserved_ports: Vec<u16>,
-    /// Where leases and previous kernel settings are kept.
+    /// The folder for leases and previous kernel settings.
     pub state_dir: PathBuf,
-    /// Name of the bridge, at most 15 characters.
+    /// The name of the bridge, at most 15 characters.
     pub bridge: String,
-    /// That of the uplink when absent.
+    /// If `None`, the MTU of the uplink.
     pub mtu: Option<u32>,
-    /// Prefixes that pods do not reach, except by DNS; the cluster's pods and what the node itself answers are not meant.
+    /// Prefixes that pods cannot reach, except for DNS. The cluster's pods and addresses that the node itself
+    /// answers are not affected.
     pub blocked_destinations: Vec<Ipv4Cidr>,
-    /// The nf_tables table of masquerade and host ports.
+    /// The nf_tables table for masquerade and host ports.
     pub table: String,
 }
 
@@ -41,7 +42,7 @@ impl PodNetworkConfig {
             state_dir,
             bridge: "knarr0".to_owned(),
             mtu: None,
-            // Where clouds offer a machine its metadata, credentials among it.
+            // Clouds serve a machine's metadata there, which includes credentials.
             blocked_destinations: vec![Ipv4Cidr::new(Ipv4Addr::new(169, 254, 0, 0), 16)],
             table: "knarr-pods".to_owned(),
         }
@@ -55,8 +56,9 @@ impl PodNetworkConfig {
         self.state_dir.join("sysctls.json")
     }
 
-    /// Forwarding, and no redirects: packets between pods leave by the bridge they came from, and a pod that
-    /// believed a redirect would send service traffic straight to a neighbour. Host ports answer on loopback too.
+    /// Returns the kernel settings: forwarding is on, and redirects are off. Packets between pods leave through
+    /// the bridge that they arrived at, and a pod that accepted a redirect would send service traffic directly
+    /// to a neighbour. Host ports answer on loopback too.
     pub(crate) fn sysctls(&self) -> Vec<(String, &'static str)> {
         vec![
             ("net/ipv4/ip_forward".to_owned(), "1"),

@@ -1,5 +1,5 @@
-//! What a node keeps of its own when somebody else connects the pods (a CNI plugin, a container runtime): an address
-//! for the cluster DNS, a way to service addresses, forwarding.
+//! The node's own network when another program connects the pods (a CNI plugin, a container runtime): an
+//! address for the cluster DNS, a route to service addresses, forwarding.
 
 use super::{
     Batch, Links, Netlink, PodNetworkConfig, PodNetworkError, Sysctls, set_bridge_addresses, uplink_mtu,
@@ -7,17 +7,18 @@ use super::{
 use crate::links::gateway_mac;
 use crate::nft::{Family, tables_of};
 
-/// Bridged packets pass the service proxy too, as kube-proxy asks of a node. Not there unless the kernel has it.
+/// Makes bridged packets pass the service proxy, as kube-proxy requires of a node. Exists only if the kernel
+/// has the module.
 const BRIDGE_FILTER: &str = "net/bridge/bridge-nf-call-iptables";
 
-/// Sets up a bridge without ports in the network namespace of the calling thread, and takes away the rules of pods
+/// Sets up a bridge without ports in the network namespace of the calling thread, and removes the rules of pods
 /// that the built-in network connected before. Calling it again changes nothing.
 pub fn open_without_pods(config: &PodNetworkConfig) -> Result<(), PodNetworkError> {
     std::fs::create_dir_all(&config.state_dir)
         .map_err(|source| PodNetworkError::State { path: config.state_dir.clone(), source })?;
     let mut links = Links::open()?;
     let mtu = uplink_mtu(&mut links, config)?;
-    // Locally administered, and the same each time.
+    // The address is locally administered, and the same each time.
     let bridge = links.ensure_bridge(&config.bridge, gateway_mac(config.pod_cidr.network()), mtu)?;
     let mut sysctls = Sysctls::open(config.sysctls_file())?;
     for (name, value) in config.sysctls() {

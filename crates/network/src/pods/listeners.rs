@@ -1,5 +1,6 @@
-//! Host ports that a process of the node has already. Packets are led to the pod before any socket sees them, so the
-//! kernel would not mind, and the process would no longer be reached.
+//! Finds host ports that a process of the node already uses. Packets are redirected to the pod before any
+//! socket sees them, so the kernel would not refuse such a host port, but the process could not be reached any
+//! more.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -9,12 +10,12 @@ use super::PortMapping;
 use super::rules::listen;
 use crate::protocol::Protocol;
 
-/// States in the kernel's tables: of a TCP socket that listens, and of a UDP socket without a peer.
+/// States in the kernel's tables: a listening TCP socket, and a UDP socket without a peer.
 const TCP_LISTEN: u8 = 0x0a;
 const UDP_UNCONNECTED: u8 = 0x07;
 
-/// The first of `ports` on which a process in the thread's network namespace listens. `apart` are addresses of the node
-/// that host ports are not served on.
+/// Returns the first of `ports` on which a process in the thread's network namespace listens. `apart` are
+/// addresses of the node on which host ports are not served.
 pub fn first_in_use<'a>(ports: &'a [PortMapping], apart: &[Ipv4Addr]) -> io::Result<Option<&'a PortMapping>> {
     for (protocol, state, tables) in
         [(Protocol::Tcp, TCP_LISTEN, ["tcp", "tcp6"]), (Protocol::Udp, UDP_UNCONNECTED, ["udp", "udp6"])]
@@ -26,7 +27,7 @@ pub fn first_in_use<'a>(ports: &'a [PortMapping], apart: &[Ipv4Addr]) -> io::Res
         for table in tables {
             let file = match File::open(format!("/proc/thread-self/net/{table}")) {
                 Ok(file) => file,
-                // A kernel without IPv6.
+                // The kernel has no IPv6.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };
@@ -42,7 +43,7 @@ pub fn first_in_use<'a>(ports: &'a [PortMapping], apart: &[Ipv4Addr]) -> io::Res
     Ok(None)
 }
 
-/// Whether the host port would take packets away from a socket that is bound to this.
+/// Returns whether the host port would take packets from a socket that is bound to this address and port.
 fn takes(port: &PortMapping, address: IpAddr, number: u16, apart: &[Ipv4Addr]) -> bool {
     if port.host_port != number {
         return false;
@@ -55,12 +56,12 @@ fn takes(port: &PortMapping, address: IpAddr, number: u16, apart: &[Ipv4Addr]) -
     match listen(port) {
         _ if address.is_unspecified() => true,
         Some(wanted) => wanted == address,
-        // Host ports are served on one loopback address.
+        // Host ports are served on one loopback address only.
         None => !apart.contains(&address) && (!address.is_loopback() || address == Ipv4Addr::LOCALHOST),
     }
 }
 
-/// Address and port of a line of the kernel's tables, if its socket is in this state.
+/// Returns address and port from a line of the kernel's tables, if its socket is in this state.
 fn listener(line: &str, state: u8) -> Option<(IpAddr, u16)> {
     let mut words = line.split_ascii_whitespace().skip(1);
     let (local, _remote, is) = (words.next()?, words.next()?, words.next()?);
@@ -69,7 +70,7 @@ fn listener(line: &str, state: u8) -> Option<(IpAddr, u16)> {
     }
     let (address, port) = local.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
-    // Each word of four bytes is printed as a number of this machine.
+    // Each word of four bytes is printed as a number in this machine's byte order.
     let word = |at: usize| Some(u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
     let address = match address.len() {
         8 => IpAddr::from(word(0)?),

@@ -33,11 +33,11 @@ use source_guard::Support;
 
 /// The name of a pod's interface.
 pub const POD_INTERFACE: &str = "eth0";
-/// What the kernel gives a loopback interface in every namespace.
+/// The index of the loopback interface in every namespace.
 const LOOPBACK_INDEX: u32 = 1;
 const DEFAULT_MTU: u32 = 1500;
 const HOST_VETH_PREFIX: &str = "knv";
-/// How often the pods' devices are listed again because one went away meanwhile.
+/// How often the pods' devices are listed again because one was removed meanwhile.
 const GUARD_ATTEMPTS: usize = 5;
 const FORGERY: &str =
     "the kernel has no nf_tables of family netdev: pods with NET_RAW can send with the addresses of others";
@@ -73,7 +73,7 @@ pub enum PodNetworkError {
     Remove { path: PathBuf, source: std::io::Error },
 }
 
-/// Which pod, and which of its sandboxes.
+/// A pod, and one of its sandboxes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRef {
     pub namespace: String,
@@ -82,17 +82,17 @@ pub struct PodRef {
     pub sandbox_id: String,
 }
 
-/// A `hostPort`: traffic to the node's port goes to the pod's.
+/// A `hostPort`: traffic to the node's port is forwarded to the pod's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortMapping {
     pub protocol: Protocol,
     pub container_port: u16,
     pub host_port: u16,
-    /// Every address of the node when absent.
+    /// If `None`, every address of the node.
     pub host_ip: Option<Ipv4Addr>,
 }
 
-/// What a pod was given.
+/// The addresses that a pod was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodAddresses {
     /// The pod's addresses, the primary one first.
@@ -100,7 +100,7 @@ pub struct PodAddresses {
     pub gateway: Ipv4Addr,
 }
 
-/// What a lease remembers beside the address.
+/// The part of a lease that describes its owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct LeaseOwner {
     namespace: String,
@@ -112,7 +112,8 @@ struct LeaseOwner {
 
 type PodLease = Lease<LeaseOwner>;
 
-/// The built-in pod network. All calls block for about a millisecond; an async caller runs them apart.
+/// The built-in pod network. All calls block for about a millisecond; async callers run them on a blocking
+/// thread.
 pub struct PodNetwork {
     config: PodNetworkConfig,
     bridge: Link,
@@ -123,13 +124,13 @@ struct Inner {
     ipam: Ipam<LeaseOwner>,
     links: Links,
     netfilter: Netlink,
-    /// How far the kernel can hold pods to their own addresses.
+    /// How far the kernel can restrict pods to their own addresses.
     support: Support,
 }
 
 impl PodNetwork {
-    /// Sets up the node's part in the network namespace of the calling thread: kernel settings, bridge, addresses,
-    /// rules. Takes up what an earlier run left; calling it again changes nothing.
+    /// Sets up the node's part in the network namespace of the calling thread: kernel settings, bridge,
+    /// addresses, rules. Continues with the leases of an earlier run; calling it again changes nothing.
     pub fn open(config: PodNetworkConfig) -> Result<Self, PodNetworkError> {
         std::fs::create_dir_all(&config.state_dir)
             .map_err(|source| IpamError::State { path: config.state_dir.clone(), source })?;
@@ -165,7 +166,8 @@ impl PodNetwork {
         Ok(network)
     }
 
-    /// What pods can do to each other because the kernel lacks something, in words for an administrator.
+    /// Returns what pods can do to each other because the kernel lacks a feature, as a message for an
+    /// administrator.
     pub fn weakness(&self) -> Option<&'static str> {
         match self.lock().support {
             Support::Nothing => Some(FORGERY),
@@ -174,7 +176,8 @@ impl PodNetwork {
         }
     }
 
-    /// The address of the bridge: the pods' gateway, and the node's own on the pod network.
+    /// Returns the address of the bridge, which is the pods' gateway and the node's own address on the pod
+    /// network.
     pub fn gateway(&self) -> Ipv4Addr {
         self.lock().ipam.gateway()
     }
@@ -183,8 +186,9 @@ impl PodNetwork {
         self.bridge.mtu
     }
 
-    /// Connects a pod: an address, `eth0` and loopback up in the namespace at `netns`, host ports. Doing it again
-    /// for the same sandbox repairs what is missing and gives the same address. After an error nothing new is left.
+    /// Connects a pod: an address, `eth0` and loopback up in the namespace at `netns`, host ports. Calling it
+    /// again for the same sandbox repairs what is missing and returns the same address. After an error, nothing
+    /// new is left.
     pub fn setup_pod(
         &self,
         pod: &PodRef,
@@ -214,8 +218,8 @@ impl PodNetwork {
             }
         };
         if let Err(error) = self.connect(&mut inner, &lease, netns, &namespace) {
-            // What was there before the call is left for the caller to tear down. The first error is the one to
-            // tell; the next teardown or garbage collection meets a second one again.
+            // What existed before the call is left for the caller to tear down. The first error is the one to
+            // report; if the disconnect fails too, the next teardown or garbage collection reports that.
             if known.is_none() {
                 let _ = inner.disconnect(&self.config, &pod.sandbox_id);
             }
@@ -224,12 +228,12 @@ impl PodNetwork {
         Ok(PodAddresses { ips: vec![lease.address], gateway: inner.ipam.gateway() })
     }
 
-    /// Disconnects a sandbox and frees its address. One that is unknown is fine.
+    /// Disconnects a sandbox and frees its address; does nothing for an unknown one.
     pub fn teardown_pod(&self, sandbox_id: &str) -> Result<(), PodNetworkError> {
         self.lock().disconnect(&self.config, sandbox_id)
     }
 
-    /// The addresses of a sandbox if it is connected as far as the node can see.
+    /// Returns the addresses of a sandbox if it is connected, as far as the node can see.
     pub fn check(&self, sandbox_id: &str) -> Result<Option<PodAddresses>, PodNetworkError> {
         let mut inner = self.lock();
         let Some(address) = inner.ipam.get(sandbox_id).map(|lease| lease.address) else { return Ok(None) };
@@ -238,8 +242,8 @@ impl PodNetwork {
         Ok(connected.then(|| PodAddresses { ips: vec![address], gateway: inner.ipam.gateway() }))
     }
 
-    /// Disconnects every sandbox that is not in `live`; gives the ids of those. For the start of a node, when pods
-    /// may have gone while nobody looked.
+    /// Disconnects every sandbox that is not in `live`; returns their ids. For the start of a node, when pods
+    /// may have ended while the agent was not running.
     pub fn retain(&self, live: &BTreeSet<String>) -> Result<Vec<String>, PodNetworkError> {
         let mut inner = self.lock();
         let gone: Vec<String> = inner
@@ -255,7 +259,7 @@ impl PodNetwork {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Every change is redone whole by the next call, so a panic half-way leaves nothing to distrust.
+        // The next call repeats every change completely, so the state is usable after a panic.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -271,7 +275,7 @@ impl PodNetwork {
         if inner.links.get(&host_name)?.is_some()
             && in_namespace(namespace, pod_interface).map_err(in_pod)??.is_none()
         {
-            // The other end is in a namespace the sandbox had before.
+            // Its other end is in a namespace that the sandbox had before.
             inner.links.delete(&host_name)?;
         }
         if inner.links.get(&host_name)?.is_none() {
@@ -287,7 +291,7 @@ impl PodNetwork {
         let host = inner.links.get(&host_name)?.ok_or(PodNetworkError::NoInterface { name: host_name })?;
         inner.change_guard(&self.config, source_guard::add(&self.config, inner.support, lease), None)?;
         inner.links.set_hairpin(host.index)?;
-        // Last of all: a process that is in the namespace already may have raised the other end.
+        // This comes last: a process in the namespace may have set up the other end already.
         inner.links.set_up(host.index)?;
         let (address, gateway) = (lease.address, inner.ipam.gateway());
         in_namespace(namespace, || configure_pod(address, gateway)).map_err(in_pod)?
@@ -295,7 +299,7 @@ impl PodNetwork {
 }
 
 impl Inner {
-    /// The chains of all pods whose devices are there.
+    /// Rebuilds the chains of all pods whose devices exist.
     fn rebuild_guard(&mut self, config: &PodNetworkConfig) -> Result<(), PodNetworkError> {
         if self.support == Support::Nothing {
             return Ok(());
@@ -305,7 +309,7 @@ impl Inner {
             let devices = self.links.list()?.into_iter().map(|link| link.name).collect();
             result = source_guard::rebuild(config, self.support, self.ipam.leases(), &devices)
                 .commit(&mut self.netfilter);
-            // A pod that ends takes its device along.
+            // The device of a pod disappears when the pod ends.
             if !result.as_ref().is_err_and(|error| error.is(libc::ENOENT)) {
                 break;
             }
@@ -313,7 +317,7 @@ impl Inner {
         Ok(result?)
     }
 
-    /// Makes a change of the tables about addresses. `gone` is a sandbox that has ended.
+    /// Applies a change of the tables that check addresses. `gone` is a sandbox that has ended.
     fn change_guard(
         &mut self,
         config: &PodNetworkConfig,
@@ -336,7 +340,7 @@ impl Inner {
         self.or_restored(changed, config, gone)
     }
 
-    /// A change that found its table missing: somebody else flushed the tables, perhaps all of them.
+    /// Handles a change whose table is missing: another program has flushed it, and perhaps all tables.
     fn or_restored(
         &mut self,
         changed: Result<(), NftError>,
@@ -349,11 +353,11 @@ impl Inner {
         }
     }
 
-    /// All tables anew, for all leases but that of a sandbox that has ended.
+    /// Writes all tables again, for all leases except that of a sandbox that has ended.
     fn restore(&mut self, config: &PodNetworkConfig, gone: Option<&str>) -> Result<(), PodNetworkError> {
         tracing::warn!(
             table = config.table,
-            "the packet rules of pods were removed by somebody else: restoring them"
+            "the packet rules of pods were removed by another program: restoring them"
         );
         let leases = self.ipam.leases().filter(|lease| gone != Some(lease.sandbox_id.as_str()));
         rules::rebuild(config, leases).commit(&mut self.netfilter)?;
@@ -385,7 +389,8 @@ impl Inner {
         self.forget_udp_flows(lease)
     }
 
-    /// Flows to a UDP host port that were tracked before the pod came would never reach it.
+    /// Deletes flows to a UDP host port that were tracked before the pod started, because they would never
+    /// reach it.
     fn forget_udp_flows(&mut self, lease: &PodLease) -> Result<(), PodNetworkError> {
         let ports: BTreeSet<u16> =
             lease.owner.ports.iter().filter(|p| p.protocol == Protocol::Udp).map(|p| p.host_port).collect();
@@ -418,9 +423,9 @@ fn pod_interface() -> Result<Option<Link>, NetlinkError> {
     Links::open()?.get(POD_INTERFACE)
 }
 
-/// Inside the pod. Its address is a /32 and everything goes by way of the gateway, other pods of the node included:
-/// so traffic between pods passes the node's IP layer, and service translation sees both directions without the
-/// kernel's bridge netfilter.
+/// Configures the interfaces inside the pod. Its address is a /32 and all traffic goes through the gateway,
+/// also to other pods of the node: so traffic between pods passes the node's IP layer, and service translation
+/// sees both directions without the kernel's bridge netfilter.
 fn configure_pod(address: Ipv4Addr, gateway: Ipv4Addr) -> Result<(), PodNetworkError> {
     let mut links = Links::open()?;
     links.set_up(LOOPBACK_INDEX)?;
@@ -450,7 +455,7 @@ fn uplink_mtu(links: &mut Links, config: &PodNetworkConfig) -> Result<u32, PodNe
     })
 }
 
-/// Without a gateway no pods are on the bridge.
+/// Sets the addresses of the bridge. Without a gateway, the bridge has no pods.
 fn set_bridge_addresses(
     links: &mut Links,
     config: &PodNetworkConfig,
@@ -473,8 +478,8 @@ fn set_bridge_addresses(
         links.add_address(address)?;
     }
     if let Some(service_cidr) = config.service_cidr {
-        // Gives the node's own packets to a service a way to go before they are translated, whatever other routes
-        // the node has, and a source that every pod can answer.
+        // Gives the node's own packets to a service a route before they are translated, whatever other routes
+        // the node has, and a source address that every pod can answer.
         links.replace_route(Route {
             destination: service_cidr,
             gateway: None,
@@ -486,7 +491,8 @@ fn set_bridge_addresses(
     Ok(())
 }
 
-/// The node's end of a sandbox's veth pair, within the kernel's 15 characters. FNV-1a is enough: ids are random.
+/// Returns the name of the node's end of a sandbox's veth pair, within the kernel's 15 characters. FNV-1a is
+/// sufficient because ids are random.
 pub fn host_veth_name(sandbox_id: &str) -> String {
     let hash = sandbox_id
         .bytes()

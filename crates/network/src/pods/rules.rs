@@ -1,4 +1,5 @@
-//! The packet rules of the pod network: masquerade towards the outside, host ports, and where pods may not go.
+//! The packet rules of the pod network: masquerade of outgoing traffic, host ports, and destinations that pods
+//! may not reach.
 
 use std::net::Ipv4Addr;
 
@@ -22,7 +23,7 @@ const RTN_LOCAL: u32 = 2;
 const INTERFACE_NAME_LEN: usize = 16;
 const IPS_DST_NAT: u32 = 1 << 5;
 
-/// The whole table anew, in place of whatever there was.
+/// Returns a batch that replaces the whole table.
 pub fn rebuild<'a>(config: &PodNetworkConfig, leases: impl Iterator<Item = &'a PodLease>) -> Batch {
     let mut batch = Batch::new(&config.table);
     batch.recreate_table();
@@ -31,7 +32,7 @@ pub fn rebuild<'a>(config: &PodNetworkConfig, leases: impl Iterator<Item = &'a P
     }
     for (name, kind, hook, priority) in [
         ("raw-prerouting", "filter", Hook::Prerouting, -300),
-        // After the service proxy's: a node port is the cluster's, a host port one pod's.
+        // After the service proxy's chains: a node port belongs to the cluster, a host port to one pod.
         ("prerouting", "nat", Hook::Prerouting, -99),
         ("output", "nat", Hook::Output, -99),
         ("forward", "filter", Hook::Forward, 0),
@@ -64,14 +65,14 @@ pub fn rebuild<'a>(config: &PodNetworkConfig, leases: impl Iterator<Item = &'a P
     batch
 }
 
-/// The host ports of one more pod.
+/// Returns a batch that adds the host ports of a pod.
 pub fn add(config: &PodNetworkConfig, lease: &PodLease) -> Batch {
     let mut batch = Batch::new(&config.table);
     add_elements(&mut batch, lease);
     batch
 }
 
-/// Takes the host ports of a pod away.
+/// Returns a batch that removes the host ports of a pod.
 pub fn remove(config: &PodNetworkConfig, lease: &PodLease) -> Batch {
     let mut batch = Batch::new(&config.table);
     for (set, key, data) in elements(lease) {
@@ -80,7 +81,7 @@ pub fn remove(config: &PodNetworkConfig, lease: &PodLease) -> Batch {
     batch
 }
 
-/// The first host port of `lease` that one of the others already has.
+/// Returns the first host port of `lease` that another lease already has.
 pub fn conflict<'a>(others: &[&PodLease], lease: &'a PodLease) -> Option<&'a PortMapping> {
     let same = |a: &PortMapping, b: &PortMapping| {
         a.protocol == b.protocol && a.host_port == b.host_port && listen(a) == listen(b)
@@ -92,7 +93,7 @@ pub fn conflict<'a>(others: &[&PodLease], lease: &'a PodLease) -> Option<&'a Por
     })
 }
 
-/// The first host port of `lease` that is the node's own, by the configuration.
+/// Returns the first host port of `lease` that the configuration reserves for the node.
 pub fn reserved<'a>(config: &PodNetworkConfig, lease: &'a PodLease) -> Option<&'a PortMapping> {
     lease.owner.ports.iter().find(|port| {
         let of_address = listen(port).is_some_and(|ip| config.local_addresses.contains(&ip));
@@ -100,7 +101,7 @@ pub fn reserved<'a>(config: &PodNetworkConfig, lease: &'a PodLease) -> Option<&'
     })
 }
 
-/// The address that a host port is for, unless it is for all.
+/// Returns the address of a host port; `None` if it is for all addresses.
 pub fn listen(port: &PortMapping) -> Option<Ipv4Addr> {
     port.host_ip.filter(|ip| !ip.is_unspecified())
 }
@@ -137,7 +138,7 @@ fn sets() -> [SetSpec; 3] {
     ]
 }
 
-/// To an address of the node.
+/// Matches packets to an address of the node.
 fn to_local_address() -> Rule {
     vec![
         Expr::FibAddrType { dreg: Reg::R0, flags: fib_flags::DADDR },
@@ -146,8 +147,9 @@ fn to_local_address() -> Rule {
     ]
 }
 
-/// From a pod, and not to the node itself: what that answers on such an address was put there by somebody, such as a
-/// DNS cache. By now the addresses of services are translated.
+/// Matches packets from a pod to a blocked destination, except to the node itself: if the node has such an
+/// address, it was configured on purpose, for example for a DNS cache. Service addresses are already translated
+/// at this point.
 fn to_blocked(config: &PodNetworkConfig, destination: Ipv4Cidr) -> Rule {
     let mut name = config.bridge.as_bytes().to_vec();
     name.resize(INTERFACE_NAME_LEN, 0);
@@ -159,7 +161,8 @@ fn to_blocked(config: &PodNetworkConfig, destination: Ipv4Cidr) -> Rule {
     rule
 }
 
-/// Some clouds have their resolver at the same address, and pods with `dnsPolicy: Default` ask it themselves.
+/// Returns the rules for blocked destinations, which allow DNS: some clouds have their resolver at the same
+/// address, and pods with `dnsPolicy: Default` ask it directly.
 fn blocked_rules() -> [Rule; 3] {
     let dns = |protocol: Protocol| {
         vec![
@@ -174,8 +177,9 @@ fn blocked_rules() -> [Rule; 3] {
     [dns(Protocol::Udp), dns(Protocol::Tcp), vec![reject]]
 }
 
-/// A process of the node reaches host ports by loopback too, for which the bridge lets such addresses pass
-/// (`route_localnet`): that must not let neighbours reach what listens on loopback only.
+/// Drops packets with loopback addresses from other machines. Processes of the node reach host ports through
+/// loopback too, for which the bridge lets such addresses pass (`route_localnet`): neighbours must not reach
+/// services that listen on loopback only.
 fn drop_loopback_from_elsewhere() -> Rule {
     let mut rule = vec![Expr::iifname(Reg::R0), Expr::neq(Reg::R0, *b"lo\0\0\0\0\0\0\0\0\0\0\0\0\0\0")];
     rule.push(Expr::ip_daddr(Reg::R0));
@@ -184,7 +188,7 @@ fn drop_loopback_from_elsewhere() -> Rule {
     rule
 }
 
-/// A pod could not answer a loopback address.
+/// Masquerades packets from loopback addresses, which a pod could not answer.
 fn masquerade_loopback() -> Rule {
     let mut rule = vec![Expr::ip_saddr(Reg::R0)];
     rule.extend(in_prefix(loopback(), true));
@@ -198,8 +202,9 @@ fn loopback() -> Ipv4Cidr {
     Ipv4Cidr::new(Ipv4Addr::new(127, 0, 0, 0), 8)
 }
 
-/// What the node itself answers comes first: a pod must not take it. Resolvers and the like have loopback addresses of
-/// their own: host ports for all addresses are served on the first only.
+/// Returns the rules of host ports. The node's own addresses come first, because a pod must not take them.
+/// Resolvers and similar services have loopback addresses of their own: host ports for all addresses are served
+/// on the first loopback address only.
 fn host_port_rules(config: &PodNetworkConfig) -> Vec<Rule> {
     let of_node = config.local_addresses.iter().map(|ip| {
         vec![Expr::ip_daddr(Reg::R0), Expr::eq(Reg::R0, ip.octets()), Expr::Verdict(Verdict::Return)]
@@ -237,7 +242,7 @@ fn translations() -> [Rule; 2] {
     [by_address, by_port]
 }
 
-/// From the node's pods to anywhere outside the cluster, multicast apart.
+/// Masquerades packets from the node's pods to destinations outside of the cluster, except multicast.
 fn masquerade(config: &PodNetworkConfig) -> Rule {
     let mut rule = vec![Expr::ip_saddr(Reg::R0)];
     rule.extend(in_prefix(config.pod_cidr, true));
@@ -249,7 +254,8 @@ fn masquerade(config: &PodNetworkConfig) -> Rule {
     rule
 }
 
-/// A pod that reaches itself by a host port must not see its own address as the client's.
+/// Masquerades traffic of a pod that reaches itself through a host port: it must not see its own address as the
+/// client's.
 fn masquerade_hairpin() -> Rule {
     vec![
         Expr::ct_status(Reg::R0),
@@ -267,7 +273,7 @@ fn masquerade_hairpin() -> Rule {
     ]
 }
 
-/// The address in register 0 is (or is not) in the prefix. Overwrites the register.
+/// Matches if the address in register 0 is (or is not) in the prefix. Overwrites the register.
 pub(crate) fn in_prefix(cidr: Ipv4Cidr, inside: bool) -> [Expr; 2] {
     let network = cidr.network().octets();
     [

@@ -1,13 +1,16 @@
-//! What a pod may send: frames with the hardware address and the IPv4 address that were leased to it, and nothing else.
+//! Restricts what a pod may send to frames with the hardware address and the IPv4 address that were leased to
+//! it.
 //!
-//! Each pod's device has a chain of its own at the ingress hook (family netdev), which compares addresses. Every frame
-//! that a process writes passes there before the bridge sees it. The bridge's own hooks (family bridge) would not do: the
-//! kernel hands frames to some group addresses, such as that of LLDP, past them to the host.
+//! Each pod's device has its own chain at the ingress hook (family netdev), which compares addresses. Every
+//! frame that a process writes passes it before the bridge sees the frame. The bridge's own hooks (family
+//! bridge) would not be sufficient: the kernel delivers frames to some group addresses, such as LLDP's, to the
+//! host without passing them.
 //!
-//! Frames that come by an ifb device in the pod, for which it takes `NET_ADMIN`, skip the ingress hook. So the chain marks
-//! what it lets through, and the bridge drops what has no mark; a mark does not leave the pod's namespace. What skips
-//! both, because it goes to a group address of the link itself, is dropped on its way to the host: by a second chain of
-//! the bridge, and by the table of family ip, as no IP packet arrives at a port of a bridge itself.
+//! Frames that arrive through an ifb device in the pod, which requires `NET_ADMIN`, skip the ingress hook. So
+//! the chain marks the frames that it accepts, and the bridge drops unmarked ones; a mark does not leave the
+//! pod's namespace. Frames to a group address of the link itself skip both, and are dropped on their way to the
+//! host: by a second chain of the bridge, and by the table of family ip, because no IP packet arrives at a
+//! bridge port itself.
 
 use std::collections::BTreeSet;
 
@@ -16,44 +19,45 @@ use crate::links::{Mac, gateway_mac};
 use crate::netlink::Netlink;
 use crate::nft::{BaseChain, Batch, Expr, Family, Hook, NftError, PayloadBase, Reg, Rule, Verdict};
 
-/// Before everything else that may be attached to the device.
+/// Before all other chains that may be attached to the device.
 const PRIORITY: i32 = -500;
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 /// Ethernet and IPv4, with lengths of 6 and 4.
 const ARP_HEADER: [u8; 6] = [0, 1, 0x08, 0, 6, 4];
 const IPPROTO_UDP: u8 = 17;
-/// From a DHCP server's port to a client's.
+/// The ports of a DHCP answer: from a server's port to a client's.
 const DHCP_ANSWER: [u8; 4] = [0, 67, 0, 68];
 const PROBE: &str = "probe";
 const BRIDGE_CHAIN: BaseChain =
     BaseChain { name: "prerouting", kind: "filter", hook: Hook::Prerouting, priority: PRIORITY };
-/// On the way to the host itself. Frames to [`LINK_GROUPS`] pass the other chain by, but not this one; LLDP's would pass
-/// both, and are forwarded instead.
+/// The hook for frames to the host itself. Frames to [`LINK_GROUPS`] skip the other chain but pass this one;
+/// LLDP frames would skip both, and are forwarded instead.
 const BRIDGE_INPUT: BaseChain =
     BaseChain { name: "input", kind: "filter", hook: Hook::Input, priority: PRIORITY };
-/// What addresses of LLDP, spanning trees and the like begin with (IEEE 802.1D, 7.12.6): of no use to a pod.
+/// The first bytes of the addresses of LLDP, spanning trees and similar protocols (IEEE 802.1D, 7.12.6), which
+/// pods do not need.
 const LINK_GROUPS: [u8; 5] = [0x01, 0x80, 0xc2, 0, 0];
-/// Seen between the two hooks only.
+/// The mark of accepted frames, which exists only between the two hooks.
 const CHECKED_MARK: [u8; 4] = *b"knv\x01";
 const NO_MARK: [u8; 4] = [0; 4];
 
-/// What the kernel has for it.
+/// How much of the checks the kernel supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Support {
     Nothing,
-    /// Rules of devices, but not of bridges.
+    /// Chains of devices, but not of bridges.
     Devices,
     Whole,
 }
 
-/// Asks the kernel. `device` is one that exists; it keeps nothing.
+/// Probes the kernel's support. `device` is an existing device; it is left unchanged.
 pub fn support(
     config: &PodNetworkConfig,
     device: &str,
     netfilter: &mut Netlink,
 ) -> Result<Support, NftError> {
-    // Rules of the kinds that are needed later. They drop nothing.
+    // Rules of the kinds that are needed later. They drop no packets.
     let mut devices = Batch::of(Family::Netdev, &config.table);
     devices.add_table();
     devices.add_ingress_chain(PROBE, device, PRIORITY);
@@ -78,11 +82,11 @@ fn works(probed: Result<(), NftError>) -> Result<bool, NftError> {
     }
 }
 
-/// How kernels say that they were built without the family, its hook or an expression.
+/// The errors of kernels that were built without the family, its hook or an expression.
 const MISSING: [i32; 4] = [libc::EOPNOTSUPP, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT, libc::ENOENT];
 
-/// Both tables anew, for those leases whose devices are there. Frames are checked all the while: the chains before are
-/// in force until the transaction is.
+/// Returns a batch that rewrites both tables, for the leases whose devices exist. Frames are checked at all
+/// times: the previous chains stay in force until the transaction is committed.
 pub fn rebuild<'a>(
     config: &PodNetworkConfig,
     support: Support,
@@ -110,7 +114,8 @@ pub fn rebuild<'a>(
     batch
 }
 
-/// The chain of one pod, in place of any that there is. Its device must exist. Fails with ENOENT without the table.
+/// Returns a batch that adds or replaces the chain of one pod. Its device must exist. Fails with ENOENT if the
+/// table is missing.
 pub fn add(config: &PodNetworkConfig, support: Support, lease: &PodLease) -> Batch {
     let device = host_veth_name(&lease.sandbox_id);
     let mut batch = without(config, &device);
@@ -118,14 +123,14 @@ pub fn add(config: &PodNetworkConfig, support: Support, lease: &PodLease) -> Bat
     batch
 }
 
-/// Takes a pod's chain away; that it is gone already is fine. For after its device is gone. Fails with ENOENT without
-/// the table.
+/// Returns a batch that removes a pod's chain, after its device was removed; succeeds if the chain does not
+/// exist. Fails with ENOENT if the table is missing.
 pub fn remove(config: &PodNetworkConfig, sandbox_id: &str) -> Batch {
     without(config, &host_veth_name(sandbox_id))
 }
 
-/// Kernels before 6.16 delete a chain with its device, later ones keep it. Adding it first makes it certain that there
-/// is one to delete.
+/// Removes a chain. Kernels before 6.16 delete a chain with its device, later ones keep it. Adding the chain
+/// first ensures that there is one to delete.
 fn without(config: &PodNetworkConfig, device: &str) -> Batch {
     let mut batch = Batch::of(Family::Netdev, &config.table);
     batch.add_chain(device);
@@ -133,7 +138,7 @@ fn without(config: &PodNetworkConfig, device: &str) -> Batch {
     batch
 }
 
-/// Only what a device's chain has let through, which takes the mark off again.
+/// Drops frames of pods without the mark that a device's chain sets, and removes the mark from the others.
 fn bridge_rules() -> [Rule; 2] {
     let checked = from_pods(vec![
         Expr::mark(Reg::R0),
@@ -145,7 +150,7 @@ fn bridge_rules() -> [Rule; 2] {
     [checked, from_pods(vec![Expr::Verdict(Verdict::Drop)])]
 }
 
-/// Frames to the link itself, of whatever type.
+/// Drops frames of any type to the link itself.
 fn to_link_groups() -> Rule {
     from_pods(vec![
         Expr::Payload { base: PayloadBase::Link, offset: 0, len: 5, dreg: Reg::R0 },
@@ -154,7 +159,7 @@ fn to_link_groups() -> Rule {
     ])
 }
 
-/// What arrives at a pod's device, of which only the beginning of the name is compared.
+/// Matches what arrives at a pod's device; compares only the beginning of the device's name.
 pub fn from_pods(rest: Vec<Expr>) -> Rule {
     let mut rule = vec![Expr::iifname(Reg::R0), Expr::eq(Reg::R0, HOST_VETH_PREFIX)];
     rule.extend(rest);
@@ -174,9 +179,10 @@ fn add_chain(batch: &mut Batch, support: Support, device: &str, lease: &PodLease
     }
 }
 
-/// The last rule drops, not the chain's policy: that would be in force before the transaction is.
+/// Returns the rules of a pod's chain. The last rule drops; a drop policy would take effect before the
+/// transaction is committed.
 fn rules(mac: Mac, ip: [u8; 4], pass: &[Expr]) -> [Rule; 4] {
-    // The type is loaded apart from the address: only so does a tagged frame show the type of its tag.
+    // The type is loaded separately from the address: only then does a tagged frame have the type of its tag.
     let frame = |ethertype: [u8; 2]| {
         vec![
             Expr::ether_type(Reg::R0),
@@ -196,7 +202,7 @@ fn rules(mac: Mac, ip: [u8; 4], pass: &[Expr]) -> [Rule; 4] {
     let own_arp = vec![
         load(PayloadBase::Network, 0, 6),
         Expr::eq(Reg::R0, ARP_HEADER),
-        // The sender: hardware and protocol address.
+        // The sender's hardware and protocol addresses.
         load(PayloadBase::Network, 8, 10),
         Expr::eq(Reg::R0, [&mac[..], &ip].concat()),
     ];

@@ -1,4 +1,4 @@
-//! What the table holds whatever services there are: base chains, dispatch, masquerade, rejection.
+//! The part of the table that does not depend on services: base chains, dispatch, masquerade, rejection.
 
 use std::net::Ipv4Addr;
 
@@ -17,16 +17,16 @@ const NODE_PORT_CHECK: &str = "nodeport-endpoints-check";
 const CLUSTER_IPS_CHECK: &str = "cluster-ips-check";
 const FIREWALL_CHECK: &str = "firewall-check";
 const NODE_PORT_IPS: &str = "nodeport-ips";
-/// Clients remembered for one endpoint at most.
+/// The highest number of clients that are remembered for one endpoint.
 const AFFINITY_CLIENTS: u32 = 65_536;
-/// The packet mark that asks for masquerade, the one upstream's proxy uses by default.
+/// The packet mark that requests masquerade; the default of upstream's proxy.
 const MASQUERADE_MARK: u32 = 0x4000;
 const CT_STATE_NEW: u32 = 8;
 const IPS_DST_NAT: u32 = 1 << 5;
 const ICMP_PORT_UNREACHABLE: u8 = 3;
 
-/// The kernel's names: hook, priority. The checks come after translation, where what is left of a service's
-/// address shows that nobody serves it; the firewall comes before.
+/// By the kernel's names of hook and priority. The checks come after translation: a packet that still has a
+/// service's address then has no endpoint. The firewall comes before translation.
 const BASE_CHAINS: [BaseChain; 8] = [
     BaseChain { name: "nat-prerouting", kind: "nat", hook: Hook::Prerouting, priority: -100 },
     BaseChain { name: "nat-output", kind: "nat", hook: Hook::Output, priority: -100 },
@@ -77,7 +77,7 @@ impl SetName {
     }
 }
 
-/// A set of the clients that stick to one endpoint.
+/// Returns the set of clients that stick to one endpoint.
 pub fn affinity_set(name: &str) -> SetSpec {
     SetSpec::new(name, &[KeyType::Ipv4Addr], DataType::None).dynamic(AFFINITY_CLIENTS)
 }
@@ -87,7 +87,7 @@ pub fn set_masquerade_mark() -> Rule {
     vec![Expr::mark(Reg::R0), bits(!MASQUERADE_MARK, MASQUERADE_MARK), Expr::set_mark(Reg::R0)]
 }
 
-/// A batch that empties the table and writes all that does not depend on services.
+/// Returns a batch that empties the table and writes everything that does not depend on services.
 pub fn rebuild(config: &ProxyConfig) -> Batch {
     let mut batch = Batch::new(&config.table);
     batch.recreate_table();
@@ -112,7 +112,8 @@ pub fn rebuild(config: &ProxyConfig) -> Batch {
     batch
 }
 
-/// Node ports are not on loopback: a packet from 127.0.0.1 cannot leave the node. Sorted, each once.
+/// Returns the addresses of node ports, sorted and without duplicates. Loopback is excluded, because a packet
+/// from 127.0.0.1 cannot leave the node.
 fn node_port_ips(config: &ProxyConfig) -> Vec<Ipv4Addr> {
     let mut ips: Vec<_> = config.node_ips.iter().copied().filter(|ip| !ip.is_loopback()).collect();
     ips.sort();
@@ -176,7 +177,7 @@ fn by_node_port(set: SetName) -> Rule {
     ]
 }
 
-/// A client outside the pod network gets its answers back through this node.
+/// Masquerades traffic of clients outside of the pod network, so that their answers return through this node.
 fn masquerade_from_elsewhere(config: &ProxyConfig) -> Option<Rule> {
     let mut rule = vec![Expr::ip_daddr(Reg::R0), Expr::lookup(SetName::ClusterIps.as_str(), Reg::R0)];
     rule.push(Expr::ip_saddr(Reg::R0));
@@ -197,7 +198,8 @@ fn masquerade_marked() -> Rule {
     ]
 }
 
-/// A pod that reached itself through a service must not see its own address as the client's.
+/// Masquerades traffic of a pod that reached itself through a service: it must not see its own address as the
+/// client's.
 fn masquerade_hairpin() -> Rule {
     vec![
         Expr::ct_status(Reg::R0),
@@ -210,7 +212,7 @@ fn masquerade_hairpin() -> Rule {
     ]
 }
 
-/// Register 0 and-ed, then xor-ed.
+/// Returns the expression that ands, then xors register 0.
 fn bits(mask: u32, xor: u32) -> Expr {
     Expr::Bitwise {
         sreg: Reg::R0,

@@ -1,4 +1,4 @@
-//! What the service proxy of a node is told.
+//! The configuration of a node's service proxy.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -9,19 +9,19 @@ use crate::cidr::Ipv4Cidr;
 /// Settings of the service proxy; `new` fills in the defaults.
 #[derive(Clone, Debug)]
 pub struct ProxyConfig {
-    /// Which endpoints are local.
+    /// The name of this node, whose endpoints are local.
     pub node_name: String,
-    /// The node's zone, for endpoints with hints.
+    /// This node's zone, for endpoints with hints.
     pub zone: Option<String>,
-    /// The addresses node ports are reachable on.
+    /// The addresses on which node ports are reachable.
     pub node_ips: Vec<Ipv4Addr>,
-    /// The prefix of all pods. Traffic to a service from elsewhere is masqueraded.
+    /// The prefix of all pods. Traffic to a service from other addresses is masqueraded.
     pub cluster_cidr: Option<Ipv4Cidr>,
-    /// Service addresses the node answers on itself (the cluster DNS); the proxy leaves such services alone.
+    /// Service addresses that the node itself answers (the cluster DNS); the proxy ignores such services.
     pub local_service_ips: BTreeSet<Ipv4Addr>,
-    /// Where the previous values of kernel settings are kept. Without it the proxy changes none.
+    /// The file for the previous values of kernel settings. Without it the proxy changes none.
     pub sysctls_file: Option<PathBuf>,
-    /// The nf_tables table, of which nobody else may make use.
+    /// The nf_tables table, which no other program may use.
     pub table: String,
 }
 

@@ -1,4 +1,4 @@
-//! The limits of connection tracking that kube-proxy sets: raised, never lowered.
+//! The connection tracking limits that kube-proxy sets: raised, but never lowered.
 //!
 //! Source: kube-proxy's defaults (`--conntrack-max-per-core`, `--conntrack-min`, `--conntrack-tcp-timeout-established`,
 //! `--conntrack-tcp-timeout-close-wait`).
@@ -10,10 +10,10 @@ use crate::links::{SysctlError, Sysctls};
 const MAX_PER_CORE: u64 = 32_768;
 const MIN: u64 = 131_072;
 const ESTABLISHED_SECONDS: u64 = 86_400;
-/// Connections that one side has closed, through which the other may still send for long.
+/// The timeout of connections that one side has closed; the other side may still send for a long time.
 const CLOSE_WAIT_SECONDS: u64 = 3600;
 
-/// Names below `/proc/sys` and what they have to be at least.
+/// Returns names below `/proc/sys` and their minimum values.
 fn limits(cores: usize) -> [(&'static str, u64); 3] {
     let cores = u64::try_from(cores).unwrap_or(1);
     [
@@ -23,8 +23,9 @@ fn limits(cores: usize) -> [(&'static str, u64); 3] {
     ]
 }
 
-/// Raises what is lower, in the network namespace of the calling thread. Previous values are kept in `sysctls_file`
-/// for `reset`. A limit that cannot be raised, as the table's size in a namespace of its own, is a warning.
+/// Raises lower limits, in the network namespace of the calling thread. Previous values are kept in
+/// `sysctls_file` for `reset`. A limit that cannot be raised, for example the table's size in a separate
+/// namespace, is logged as a warning.
 pub fn raise(sysctls_file: &Path) -> Result<(), SysctlError> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut sysctls = Sysctls::open(sysctls_file.to_owned())?;

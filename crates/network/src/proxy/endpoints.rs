@@ -1,4 +1,4 @@
-//! Which endpoints of a service port get traffic.
+//! Selects the endpoints of a service port that get traffic.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -10,7 +10,7 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use super::ProxyConfig;
 use crate::protocol::Protocol;
 
-/// Address and port of an endpoint.
+/// The address and port of an endpoint.
 pub type Target = (Ipv4Addr, u16);
 
 /// An endpoint of one service port.
@@ -32,14 +32,15 @@ pub struct Selected {
     pub cluster: BTreeSet<Target>,
     /// For traffic with policy Local.
     pub local: BTreeSet<Target>,
-    /// There are usable endpoints somewhere, so a policy that finds none drops rather than rejects.
+    /// Whether usable endpoints exist on any node, so that a policy without any of its own drops rather than
+    /// rejects.
     pub any: bool,
-    /// Addresses of pods on this node, which may reach themselves.
+    /// Addresses of pods on this node, which may connect to themselves.
     pub on_node: BTreeSet<Ipv4Addr>,
 }
 
-/// Chooses among the endpoints of a port. Only ready ones count; where there is none, those that still serve while
-/// they terminate.
+/// Selects among the endpoints of a port. Only ready ones count; if there are none, those that still serve
+/// while they terminate.
 pub fn select(config: &ProxyConfig, port: &ServicePort, slices: &[Arc<EndpointSlice>]) -> Selected {
     let candidates: BTreeSet<Candidate> = slices
         .iter()
@@ -73,7 +74,8 @@ enum Topology {
     SameZone,
 }
 
-/// Hints count only when every ready endpoint has them and one is meant for here.
+/// Decides whether hints apply: only if every ready endpoint has them and at least one is for this node or
+/// zone.
 fn topology(candidates: &BTreeSet<Candidate>) -> Topology {
     let usable = |hint: &dyn Fn(&Candidate) -> Option<bool>| {
         let mut hints = candidates.iter().filter(|c| c.ready).map(hint);
@@ -104,7 +106,7 @@ fn slice_candidates(config: &ProxyConfig, port: &ServicePort, slice: &EndpointSl
 }
 
 fn candidate(config: &ProxyConfig, endpoint: &Endpoint, port: u16) -> Option<Candidate> {
-    // By the API's rules all addresses of an endpoint are alike and consumers use the first.
+    // By the API's rules all addresses of an endpoint are equivalent and consumers use the first.
     let ip = endpoint.addresses.first()?.parse().ok()?;
     let conditions = endpoint.conditions.as_ref();
     let ready = conditions.and_then(|c| c.ready).unwrap_or(true);

@@ -1,5 +1,5 @@
-//! How long the service rules take to be brought up to date, and changes of endpoints to be in force, under upstream's
-//! names.
+//! Metrics of how long syncs of service rules take, and how long changes of endpoints take to be in force, with
+//! upstream's names.
 //!
 //! Source: `k8s.io/kubernetes/pkg/proxy/metrics`.
 
@@ -13,15 +13,15 @@ use knarr_apimachinery::clock::Clock;
 use knarr_apimachinery::metric_families;
 use knarr_apimachinery::metrics::{Kind, Registry};
 
-/// When the change came about that a slice shows, as its controller says.
+/// The annotation in which the slice's controller records when the change was triggered.
 const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 const IP_FAMILY: &str = "IPv4";
 
-/// From 1 ms, each twice the one before.
+/// Starts at 1 ms; each bound is twice the previous one.
 const SYNC_SECONDS: &[f64] = &[
     0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
 ];
-/// Half seconds, seconds up to a minute, five seconds up to two, and half minutes up to five.
+/// Half seconds, then seconds up to a minute, five seconds up to two minutes, and half minutes up to five.
 const PROGRAMMING_SECONDS: &[f64] = &programming_seconds();
 
 const fn programming_seconds() -> [f64; 80] {
@@ -49,12 +49,12 @@ metric_families! {
         "[ALPHA] When the service rules were last brought up to date, in seconds since 1970.";
 }
 
-/// What one proxy has counted.
+/// The metrics of one proxy.
 pub struct ProxyMetrics {
     counted: Registry,
     clock: Arc<dyn Clock>,
     started: Timestamp,
-    /// Slices up to this resource version have been looked at.
+    /// The highest resource version of the slices that were already recorded.
     seen: AtomicU64,
 }
 
@@ -64,12 +64,12 @@ impl ProxyMetrics {
         Self { counted: Registry::new(FAMILIES), clock, started, seen: AtomicU64::default() }
     }
 
-    /// A sync has ended after this time.
+    /// Records that a sync has ended, and its duration.
     pub(super) fn ended(&self, took: Duration) {
         self.counted.record(Metric::Sync as usize, &[IP_FAMILY], took.as_secs_f64());
     }
 
-    /// The rules for these slices are in force.
+    /// Records that the rules of these slices are in force.
     pub(super) fn in_force(&self, slices: &[Arc<EndpointSlice>]) {
         let now = self.clock.now();
         let seconds = |time: Timestamp| time.as_microsecond() as f64 / 1e6;
@@ -79,7 +79,7 @@ impl ProxyMetrics {
         for slice in slices.iter() {
             let version = version(slice);
             highest = highest.max(version);
-            // What happened before the start says nothing about this proxy.
+            // Changes from before the start do not count for this proxy.
             if version > seen
                 && let Some(since) = triggered(slice).filter(|since| *since > self.started)
             {
@@ -95,7 +95,7 @@ impl ProxyMetrics {
     }
 }
 
-/// Resource versions of one resource go up.
+/// Returns the resource version as a number; versions of one resource increase.
 fn version(slice: &EndpointSlice) -> u64 {
     slice.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
@@ -149,7 +149,7 @@ mod tests {
             "kubeproxy_sync_proxy_rules_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.004\"} 1\n",
         );
         count(&text, "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"} 1767225610\n");
-        // The same slices again, and one that changed meanwhile.
+        // The same slices again, and one that has changed meanwhile.
         tokio::time::advance(Duration::from_secs(1)).await;
         metrics.in_force(&[before, first, slice(11, "2026-01-01T00:00:09Z", "IPv4")]);
         count(&metrics.render(), &format!("{family}_count{labels} 2\n"));

@@ -1,4 +1,5 @@
-//! The service proxy of one node: services and endpoint slices become nf_tables rules, by the smallest change.
+//! The service proxy of one node: converts services and endpoint slices to nf_tables rules, with minimal
+//! changes.
 
 mod base;
 mod config;

@@ -1,4 +1,4 @@
-//! From what is in force to what should be: the difference, and the order in which the kernel accepts it.
+//! Computes the difference between the applied and the desired rules, in an order that the kernel accepts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -16,26 +16,26 @@ type ElementKey = (SetName, Vec<u8>);
 #[derive(Clone, Debug, Default)]
 pub struct Applied {
     services: BTreeMap<ServiceKey, Arc<ServiceRules>>,
-    /// Who wants which element: two services may claim one address and port, or share a pod. The first by name has
-    /// it, and the next takes over when it goes.
+    /// Which services claim each element: two services may claim one address and port, or share a pod. The
+    /// first by name has it, and the next one gets it when that is removed.
     claims: BTreeMap<ElementKey, BTreeMap<ServiceKey, Data>>,
 }
 
-/// What has to change in the table.
+/// The changes to the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     pub add_sets: Vec<String>,
     pub add_chains: Vec<String>,
     pub delete_elements: BTreeMap<SetName, BTreeMap<Vec<u8>, Data>>,
-    /// Chains that stay and get other rules.
+    /// Existing chains that get other rules.
     pub flush_chains: Vec<String>,
     pub rules: Vec<(String, Vec<Rule>)>,
     pub add_elements: BTreeMap<SetName, BTreeMap<Vec<u8>, Data>>,
     pub delete_chains: Vec<String>,
     pub delete_sets: Vec<String>,
-    /// UDP destinations of the services that changed; those that went lead nowhere.
+    /// UDP destinations of the changed services; those of removed services have no endpoints.
     pub udp: UdpDestinations,
-    /// How many services changed.
+    /// The number of changed services.
     pub services: usize,
 }
 
@@ -45,8 +45,8 @@ impl Changes {
         self.services == 0
     }
 
-    /// Adds the changes to a transaction: new things first, then what refers to them, then what nothing refers to
-    /// any more.
+    /// Adds the changes to a transaction: first new objects, then references to them, then the removal of
+    /// objects without references.
     pub fn write(&self, batch: &mut Batch) {
         for set in &self.add_sets {
             batch.add_set(&affinity_set(set));
@@ -82,7 +82,7 @@ impl Applied {
         &self.services
     }
 
-    /// Moves on to `desired` and tells what has to change for it.
+    /// Advances to `desired` and returns the changes that this needs.
     pub fn advance(&mut self, desired: &BTreeMap<ServiceKey, Arc<ServiceRules>>) -> Changes {
         let mut changes = Changes::default();
         let mut touched = BTreeMap::new();
@@ -120,7 +120,7 @@ impl Applied {
         self.claims.get(key)?.values().next().cloned()
     }
 
-    /// Exchanges the claims of a service; `touched` remembers who had an element before the first exchange.
+    /// Replaces the claims of a service; `touched` records the owner of an element before its first change.
     fn claim(
         &mut self,
         touched: &mut BTreeMap<ElementKey, Option<Data>>,
@@ -168,8 +168,8 @@ fn change_chains(changes: &mut Changes, old: &ServiceRules, new: &ServiceRules) 
     changes.delete_chains.extend(old.chains.keys().filter(|c| !new.chains.contains_key(*c)).cloned());
 }
 
-/// Only where flows can have become stale: some endpoint went, or there was none before. Looking through the kernel's
-/// connections takes milliseconds.
+/// Collects UDP destinations whose flows may have become stale, because an endpoint was removed or there was
+/// none before. Only these, because listing the kernel's connections takes milliseconds.
 fn change_udp(udp: &mut UdpDestinations, old: &ServiceRules, new: &ServiceRules) {
     change_destinations(&mut udp.by_address, &old.udp.by_address, &new.udp.by_address);
     change_destinations(&mut udp.by_node_port, &old.udp.by_node_port, &new.udp.by_node_port);

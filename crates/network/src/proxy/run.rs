@@ -1,4 +1,4 @@
-//! The proxy's loop: a sync whenever services or endpoints changed, again after a pause when it failed.
+//! The proxy's loop: syncs when services or endpoints have changed, and again after a pause when a sync failed.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -11,11 +11,12 @@ use crate::source::ServiceSource;
 
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LAST_RETRY: Duration = Duration::from_secs(30);
-/// After a sync the loop rests for as long as it took, up to this: a large cluster must not fill a core.
+/// After a sync the loop pauses for as long as the sync took, up to this limit: a large cluster must not occupy
+/// a core.
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
-/// Keeps the proxy in step with the cluster until `stop`, and counts that. The rules stay in force afterwards: a restart of the node
-/// must not break traffic.
+/// Keeps the proxy up to date with the cluster until `stop`, and records metrics. The rules stay in force
+/// afterwards, because a restart of the node's agent must not break traffic.
 pub async fn run(
     mut proxy: ServiceProxy,
     source: ServiceSource,
@@ -37,7 +38,7 @@ pub async fn run(
         }
         let reading = source.clone();
         let started = Instant::now();
-        // The kernel works within the system call, which for thousands of services takes a while.
+        // The kernel applies the rules within the system call, which takes a while for thousands of services.
         let worked = tokio::task::spawn_blocking(move || {
             let snapshot = reading.read();
             let result = proxy.sync(&snapshot.services, &snapshot.slices);
@@ -45,7 +46,7 @@ pub async fn run(
         });
         let (returned, result, slices) = match worked.await {
             Ok(worked) => worked,
-            // The proxy is lost with it: whoever supervises this makes another.
+            // The proxy is lost with the panic: the supervisor creates another one.
             Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
             Err(_) => return,
         };

@@ -1,4 +1,4 @@
-//! One service as rules: a pure function of the service, its endpoint slices and the node.
+//! Computes the rules of one service: a pure function of the service, its endpoint slices and the node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -18,7 +18,7 @@ use crate::nft::{
 use crate::per_service::service_key;
 use crate::protocol::Protocol;
 
-/// The sets that services put elements into.
+/// The sets that contain elements of services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SetName {
     ClusterIps,
@@ -30,7 +30,7 @@ pub enum SetName {
     ServiceNodePorts,
 }
 
-/// All that a service contributes to the table.
+/// Everything that a service adds to the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceRules {
     pub chains: BTreeMap<String, Vec<Rule>>,
@@ -44,11 +44,11 @@ const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
 const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 const DEFAULT_AFFINITY_SECONDS: i32 = 10_800;
 const RTN_LOCAL: u32 = 2;
-/// More endpoints than this are chosen from by a map. A map for every service makes a full sync cost the square of
-/// their number: the kernel keeps the sets of a table in a list.
+/// With more endpoints than this, a map selects one. A map for every service would make the time of a full sync
+/// quadratic in their number, because the kernel keeps the sets of a table in a list.
 const LONGEST_RULE_LIST: usize = 16;
 
-/// What the node has to do for a service; nothing for one the proxy leaves alone.
+/// Returns the rules for a service; empty for one that the proxy ignores.
 pub fn service_rules(config: &ProxyConfig, service: &Service, slices: &[Arc<EndpointSlice>]) -> ServiceRules {
     let mut rules = ServiceRules::default();
     let Some((spec, cluster_ip)) = proxied(config, service) else { return rules };
@@ -63,7 +63,7 @@ pub fn service_rules(config: &ProxyConfig, service: &Service, slices: &[Arc<Endp
     rules
 }
 
-/// The spec and cluster IP of a service this proxy is in charge of.
+/// Returns the spec and cluster IP of a service that this proxy handles.
 fn proxied<'a>(config: &ProxyConfig, service: &'a Service) -> Option<(&'a ServiceSpec, Ipv4Addr)> {
     let labels = service.metadata.labels.as_ref();
     if [PROXY_NAME_LABEL, HEADLESS_LABEL].iter().any(|l| labels.is_some_and(|labels| labels.contains_key(*l)))
@@ -79,7 +79,7 @@ fn proxied<'a>(config: &ProxyConfig, service: &'a Service) -> Option<(&'a Servic
     (!config.local_service_ips.contains(&cluster_ip)).then_some((spec, cluster_ip))
 }
 
-/// Everything that decides about one port of a service.
+/// Everything that determines the rules of one port of a service.
 struct PortContext<'a> {
     config: &'a ProxyConfig,
     /// `namespace/name/protocol/port`
@@ -169,7 +169,8 @@ impl<'a> PortContext<'a> {
         let goto = (!self.endpoints.cluster.is_empty()).then(|| Verdict::Goto(external.to_owned()));
         let refuse = usable.is_empty().then(|| self.no_endpoint_verdict(self.external_local));
         for ip in self.external_ips.union(&self.load_balancer_ips) {
-            // With policy Local both can be: the node's own pods are served, the world outside is dropped.
+            // With policy Local both may exist: the node's own pods are served, and external traffic is
+            // dropped.
             if let Some(goto) = &goto {
                 self.address_element(rules, *ip, Ok(goto.clone()));
             }
@@ -189,7 +190,7 @@ impl<'a> PortContext<'a> {
         self.write_firewall(rules);
     }
 
-    /// `loadBalancerSourceRanges`: everybody else is dropped before translation.
+    /// Implements `loadBalancerSourceRanges`: packets from other sources are dropped before translation.
     fn write_firewall(&self, rules: &mut ServiceRules) {
         let Some(ranges) = self.source_ranges.as_ref().filter(|_| !self.load_balancer_ips.is_empty()) else {
             return;
@@ -212,7 +213,8 @@ impl<'a> PortContext<'a> {
         }
     }
 
-    /// With policy Local, endpoints elsewhere mean that somebody else may answer, so the packet is dropped.
+    /// Returns the verdict without an endpoint. With policy Local, if other nodes have endpoints, they may
+    /// answer, so the packet is dropped.
     fn no_endpoint_verdict(&self, policy_local: bool) -> Verdict {
         if policy_local && self.endpoints.any {
             Verdict::Drop
@@ -230,7 +232,7 @@ impl<'a> PortContext<'a> {
         rules.elements.insert((set, key), Data::Verdict(verdict));
     }
 
-    /// Traffic to a node port, an external IP or a load balancer's IP.
+    /// Returns the rules for traffic to a node port, an external IP or a load balancer's IP.
     fn external_rules(&self, cluster: &str, local: &str, local_endpoints: bool) -> Vec<Rule> {
         if !self.external_local {
             let mut rule = set_masquerade_mark();
@@ -257,7 +259,7 @@ impl<'a> PortContext<'a> {
         rules
     }
 
-    /// The rules that pick an endpoint.
+    /// Returns the rules that pick an endpoint.
     fn balance(&self, targets: &BTreeSet<Target>) -> Vec<Rule> {
         if self.affinity_seconds.is_none() {
             if targets.len() > LONGEST_RULE_LIST {
@@ -275,7 +277,7 @@ impl<'a> PortContext<'a> {
         known.chain(pick_one(targets, |target| vec![Expr::goto(&self.endpoint_chain(*target))])).collect()
     }
 
-    /// With session affinity every endpoint has a chain, which remembers the client before it translates.
+    /// With session affinity every endpoint has a chain, which records the client before it translates.
     fn write_affinity(&self, rules: &mut ServiceRules) {
         let Some(seconds) = self.affinity_seconds else { return };
         for target in self.endpoints.cluster.union(&self.endpoints.local) {
@@ -311,8 +313,8 @@ impl<'a> PortContext<'a> {
     }
 }
 
-/// Does `action` for one of the targets at random, each as likely: the first with a chance of 1/n, the next with
-/// 1/(n-1), and so on. The rules are walked once for a connection.
+/// Applies `action` to one of the targets at random, each with the same probability: the first with 1/n, the
+/// next with 1/(n-1), and so on. The rules are evaluated once per connection.
 fn pick_one(targets: &BTreeSet<Target>, action: impl Fn(&Target) -> Rule) -> Vec<Rule> {
     targets
         .iter()
@@ -329,7 +331,7 @@ fn pick_one(targets: &BTreeSet<Target>, action: impl Fn(&Target) -> Rule) -> Vec
         .collect()
 }
 
-/// The same in one step, by a map from number to target.
+/// Picks a target in one step, by a map from number to target.
 fn pick_from_map(targets: &BTreeSet<Target>) -> Rule {
     let elements = targets
         .iter()
@@ -369,7 +371,7 @@ fn load_balancer_ips(service: &Service) -> BTreeSet<Ipv4Addr> {
         .collect()
 }
 
-/// None when everybody may come.
+/// Returns the permitted source ranges; `None` if all sources are permitted.
 fn source_ranges(spec: &ServiceSpec) -> Option<BTreeSet<Ipv4Cidr>> {
     let ranges = spec.load_balancer_source_ranges.as_ref().filter(|ranges| !ranges.is_empty())?;
     let ranges: BTreeSet<Ipv4Cidr> = ranges.iter().filter_map(|r| r.trim().parse().ok()).collect();

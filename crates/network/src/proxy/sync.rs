@@ -1,4 +1,4 @@
-//! The shell around the rules: remembers what was computed and applied, and talks to the kernel.
+//! Applies the rules to the kernel, and remembers what was computed and applied.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::netlink::{Netlink, NetlinkError};
 use crate::nft::NftError;
 use crate::per_service::PerService;
 
-/// Why services could not be brought into force.
+/// Why the rules of services could not be applied.
 #[derive(Debug, Error)]
 pub enum ProxyError {
     #[error("opening a netlink socket")]
@@ -27,28 +27,28 @@ pub enum ProxyError {
     Conntrack(#[source] NetlinkError),
 }
 
-/// What one sync did.
+/// The result of one sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SyncReport {
-    /// Services in force.
+    /// The number of services in force.
     pub services: usize,
-    /// Services whose rules changed.
+    /// The number of services whose rules changed.
     pub changed: usize,
-    /// The table was written anew.
+    /// Whether the whole table was rewritten.
     pub full: bool,
-    /// Bytes sent to nf_tables.
+    /// The number of bytes sent to nf_tables.
     pub bytes: usize,
-    /// Stale UDP flows forgotten.
+    /// The number of stale UDP flows that were deleted.
     pub flows: usize,
 }
 
-/// The service proxy. It works in the network namespace of the thread that made it; `sync` blocks while the kernel
-/// works.
+/// The service proxy. It works in the network namespace of the thread that created it; `sync` blocks while the
+/// kernel applies the rules.
 pub struct ServiceProxy {
     config: ProxyConfig,
     netlink: Netlink,
     computed: PerService<ServiceRules>,
-    /// None until the table was written whole, and after an error left its state unknown.
+    /// `None` before the table was written for the first time, and after an error left its state unknown.
     applied: Option<Applied>,
 }
 
@@ -58,9 +58,9 @@ impl ServiceProxy {
         Ok(Self { config, netlink, computed: PerService::default(), applied: None })
     }
 
-    /// Brings the given services, which are all there are, into force. Objects that are the same `Arc` as the last
-    /// time are not looked at again. The first sync replaces the table in one transaction, so connections and
-    /// traffic do not notice a restart; later ones change what differs.
+    /// Applies the given services, which must be all that exist. Services whose objects are the same `Arc`s as
+    /// before are not computed again. The first sync replaces the table in one transaction, so that a restart
+    /// does not disturb connections and traffic; later ones change only what differs.
     pub fn sync(
         &mut self,
         services: &[Arc<Service>],
@@ -76,7 +76,7 @@ impl ServiceProxy {
                     self.applied = Some(applied);
                     return self.finish(report, &changes);
                 }
-                // Somebody else may have changed the table: write it anew.
+                // Another process may have changed the table: write it again completely.
                 Err(error) => {
                     let error: &dyn std::error::Error = &error;
                     tracing::warn!(error, "changing service rules failed; writing them all anew");
@@ -90,7 +90,7 @@ impl ServiceProxy {
         let bytes = batch.len();
         batch.commit(&mut self.netlink)?;
         self.applied = Some(applied);
-        // The settings are there once rules have asked for connection tracking.
+        // The settings exist only after rules have enabled connection tracking.
         if let Some(file) = &self.config.sysctls_file
             && let Err(error) = conntrack_limits::raise(file)
         {
@@ -101,12 +101,12 @@ impl ServiceProxy {
         self.finish(report, &changes)
     }
 
-    /// Forgets what is in force, so that the next sync writes the table anew.
+    /// Forgets the applied state, so that the next sync rewrites the table.
     pub fn invalidate(&mut self) {
         self.applied = None;
     }
 
-    /// How many services have rules.
+    /// Returns the number of services with rules.
     pub fn services(&self) -> usize {
         self.applied.as_ref().map_or(0, |applied| applied.services().len())
     }
@@ -124,7 +124,7 @@ impl ServiceProxy {
         match self.forget_stale_flows(&changes.udp) {
             Ok(flows) => report.flows = flows,
             Err(error) => {
-                // A full sync looks at all UDP destinations again.
+                // The full sync then checks all UDP destinations again.
                 self.invalidate();
                 return Err(ProxyError::Conntrack(error));
             }

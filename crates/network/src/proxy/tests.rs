@@ -1,4 +1,4 @@
-//! The pure part of the proxy: which rules a service gives, and what changes between two states.
+//! Tests of the pure part of the proxy: the rules of a service, and the changes between two states.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -28,7 +28,7 @@ fn service(name: &str, spec: Value) -> Service {
     serde_json::from_value(object).unwrap()
 }
 
-/// Endpoints as (address, node, ready, terminating).
+/// Returns a slice of endpoints, given as (address, node, ready, terminating).
 fn slice(endpoints: &[(&str, &str, bool, bool)]) -> Arc<EndpointSlice> {
     let endpoints: Vec<_> = endpoints
         .iter()
@@ -56,7 +56,7 @@ fn goto(chain: &str) -> Option<Verdict> {
     Some(Verdict::Goto(chain.to_owned()))
 }
 
-/// The targets a chain translates to.
+/// Returns the targets that a chain translates to.
 fn targets(rules: &ServiceRules, chain: &str) -> BTreeSet<Vec<u8>> {
     let mut targets = BTreeSet::new();
     for expr in rules.chains.get(chain).into_iter().flatten().flatten() {
