@@ -1,4 +1,4 @@
-//! The calling side of one HTTP/2 connection: length-prefixed messages, status in the trailers.
+//! The client side of one HTTP/2 connection: length-prefixed messages, status in the trailers.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,19 +21,19 @@ use crate::message::{Incoming, frame};
 
 type Body = UnsyncBoxBody<Bytes, std::convert::Infallible>;
 
-/// Requests of a stream that wait to be sent.
+/// The number of requests of a stream that may wait to be sent.
 const REQUESTS: usize = 8;
 
-/// How a connection behaves.
+/// The settings of a connection.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The longest message taken from the server, in bytes.
+    /// The longest message that is accepted from the server, in bytes.
     pub max_message: usize,
-    /// Asks a silent server whether it is there.
+    /// Pings a silent server to check that it is still alive.
     pub keep_alive: Option<KeepAlive>,
-    /// What a stream, and all of them together, may have in flight, in bytes.
+    /// The flow control windows of a stream and of the connection, in bytes.
     pub windows: (u32, u32),
-    /// Sent with every call.
+    /// Headers that are sent with every call.
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
@@ -44,13 +44,13 @@ pub struct KeepAlive {
 }
 
 impl Default for Options {
-    /// For neighbours on the same machine; messages up to 16 MiB, as the kubelet takes from a runtime.
+    /// Suits servers on the same machine; messages up to 16 MiB, which the kubelet accepts from a runtime.
     fn default() -> Self {
         Self { max_message: 16 << 20, keep_alive: None, windows: (1 << 20, 4 << 20), headers: Vec::new() }
     }
 }
 
-/// One connection. Clones share it.
+/// One connection, which clones share.
 #[derive(Clone)]
 pub struct Connection {
     send: SendRequest<Body>,
@@ -60,7 +60,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Speaks HTTP/2 on what was connected.
+    /// Performs the HTTP/2 handshake on an established connection.
     pub async fn handshake<I>(io: I, authority: &str, options: Options) -> Result<Self, CallError>
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -90,7 +90,7 @@ impl Connection {
         })
     }
 
-    /// Connects to a neighbour's socket.
+    /// Connects to a unix socket on this machine.
     pub async fn unix(socket: &Path) -> Result<Self, CallError> {
         Self::unix_with(socket, Options::default()).await
     }
@@ -106,7 +106,7 @@ impl Connection {
         Self::handshake(stream, "localhost", options).await
     }
 
-    /// The same connection with one more header on every call.
+    /// Returns the same connection with one more header for every call.
     pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
         self
@@ -116,7 +116,7 @@ impl Connection {
         self.send.is_closed()
     }
 
-    /// One request, one answer.
+    /// Performs a call with one request and one answer.
     pub async fn unary<A: Message + Default>(
         &self,
         path: &str,
@@ -124,7 +124,7 @@ impl Connection {
     ) -> Result<A, CallError> {
         let mut answers = self.call(path, Full::new(frame(message)).boxed_unsync()).await?;
         let answer = answers.next().await?;
-        // What follows the message says whether it counts.
+        // The trailers after the message contain the status of the call.
         let rest = answers.next::<A>().await?;
         match (answer, rest) {
             (Some(answer), None) => Ok(answer),
@@ -132,12 +132,12 @@ impl Connection {
         }
     }
 
-    /// One request, answers as they come.
+    /// Performs a call with one request and a stream of answers.
     pub async fn server_stream(&self, path: &str, message: &impl Message) -> Result<Answers, CallError> {
         self.call(path, Full::new(frame(message)).boxed_unsync()).await
     }
 
-    /// Requests and answers as they come.
+    /// Performs a call with a stream of requests and a stream of answers.
     pub async fn stream(&self, path: &str, first: &impl Message) -> Result<(Requests, Answers), CallError> {
         let (sender, receiver) = mpsc::channel::<Bytes>(REQUESTS);
         let requests = Requests { sender };
@@ -174,13 +174,13 @@ impl Connection {
     }
 }
 
-/// The sending half of a stream. Dropping it ends the stream's requests.
+/// The sending half of a stream. Dropping it ends the requests.
 pub struct Requests {
     sender: mpsc::Sender<Bytes>,
 }
 
 impl Requests {
-    /// Sends a message, unless too many wait already: asking again later is up to the caller.
+    /// Queues a message; returns false if too many are waiting, in which case the caller may try again later.
     pub fn send(&self, message: &impl Message) -> bool {
         self.sender.try_send(frame(message)).is_ok()
     }
@@ -194,7 +194,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// The next message; `None` when the call ended well. Cancel safe.
+    /// Returns the next message; `None` when the call has ended successfully. Cancel safe.
     pub async fn next<A: Message + Default>(&mut self) -> Result<Option<A>, CallError> {
         loop {
             if let Some(message) = self.received.take(self.max_message).map_err(CallError::Broken)? {
@@ -219,7 +219,7 @@ impl Answers {
     }
 }
 
-/// What headers or trailers say of the call; `None` if they say nothing.
+/// Returns the status of the call from headers or trailers; `None` if they contain none.
 fn status_of(headers: &HeaderMap) -> Option<Result<(), CallError>> {
     let code = headers.get("grpc-status")?.to_str().ok().and_then(|c| c.parse::<u32>().ok());
     let code = code.map_or(Code::UNKNOWN, Code);
@@ -245,7 +245,7 @@ fn percent_decoded(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&decoded).into_owned()
 }
 
-/// As Go's standard library words what the system said.
+/// Returns a system error in the wording of Go's standard library.
 fn system(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::NotFound => "no such file or directory".to_owned(),

@@ -1,15 +1,15 @@
-//! Why a call has no answer, worded as gRPC's Go library words it.
+//! Why a call failed, in the wording of gRPC's Go library.
 
-/// Display is what users find in events and conditions: `rpc error: code = NotFound desc = no such volume`.
+/// Users see the display form in events and conditions: `rpc error: code = NotFound desc = no such volume`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// Nobody was reached: nothing can have happened.
+    /// The server was not reached, so the call had no effect.
     #[error("rpc error: code = Unavailable desc = connection error: desc = \"{0}\"")]
     NotSent(String),
-    /// The connection failed with the request under way: it may have happened.
+    /// The connection failed during the call, which may have had an effect.
     #[error("rpc error: code = Unavailable desc = {0}")]
     Broken(String),
-    /// No answer in time: it may have happened.
+    /// The answer did not arrive in time; the call may have had an effect.
     #[error("rpc error: code = DeadlineExceeded desc = context deadline exceeded")]
     Timeout,
     /// The server's own answer.
@@ -27,7 +27,7 @@ impl CallError {
     }
 }
 
-/// A status code; numbers above 16 mean nothing.
+/// A status code; numbers above 16 have no meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Code(pub u32);
 

@@ -1,5 +1,5 @@
-//! gRPC as far as a cluster's neighbours need it: calls to etcd, key services, container runtimes and storage drivers,
-//! and a small server. Messages are `prost`'s; HTTP/2 is `hyper`'s.
+//! A minimal gRPC for the services beside a cluster: calls to etcd, key services, container runtimes and
+//! storage drivers, and a small server. Messages are `prost`'s; HTTP/2 is `hyper`'s.
 //!
 //! Source: PROTOCOL-HTTP2.md of gRPC.
 

@@ -1,4 +1,4 @@
-//! Messages on the wire: a byte that says whether they are compressed, four that say how long they are.
+//! Messages on the wire: one byte with the compressed flag, four with the length, then the message.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
@@ -10,12 +10,12 @@ pub fn frame(message: &impl Message) -> Bytes {
     let mut framed = BytesMut::with_capacity(PREFIX + length);
     framed.put_u8(0);
     framed.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    // The buffer grows as it must: encoding into it cannot fail.
+    // The buffer grows as needed, so encoding into it cannot fail.
     let _ = message.encode(&mut framed);
     framed.freeze()
 }
 
-/// What came so far of a stream of messages.
+/// The received part of a stream of messages.
 #[derive(Default)]
 pub struct Incoming {
     buffer: BytesMut,
@@ -26,13 +26,14 @@ impl Incoming {
         self.buffer.put(bytes);
     }
 
-    /// A whole message, if there is one; an error text if it is compressed or longer than `most` bytes.
+    /// Takes a complete message, if there is one; returns an error text if it is compressed or longer than
+    /// `most` bytes.
     pub fn take(&mut self, most: usize) -> Result<Option<Bytes>, String> {
         let Some(prefix) = self.buffer.first_chunk::<PREFIX>() else { return Ok(None) };
         let [compressed, length @ ..] = *prefix;
         let length = u32::from_be_bytes(length) as usize;
         if compressed != 0 {
-            return Err("a compressed message, which nobody asked for".to_owned());
+            return Err("a compressed message, although no compression was requested".to_owned());
         }
         if length > most {
             return Err(format!("received message larger than max ({length} vs. {most})"));

@@ -1,4 +1,4 @@
-//! The answering side: calls of one message and one answer on a unix socket.
+//! The server side: calls with one request and one answer, on a unix socket.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -21,7 +21,7 @@ use crate::message::{Incoming, frame};
 /// The longest request, in bytes.
 const MAX_REQUEST: usize = 4 << 20;
 
-/// An encoded answer, or the status that says why there is none.
+/// An encoded answer, or the status that explains why there is none.
 pub struct Answer(Result<Bytes, CallError>);
 
 impl Answer {
@@ -30,7 +30,8 @@ impl Answer {
     }
 }
 
-/// Answers calls until the future is dropped. `call` gets the path (`/csi.v1.Identity/Probe`) and the encoded message.
+/// Answers calls until the future is dropped. `call` gets the path (`/csi.v1.Identity/Probe`) and the encoded
+/// message.
 pub async fn serve<F>(listener: UnixListener, call: impl Fn(String, Bytes) -> F + Send + Sync + 'static)
 where
     F: Future<Output = Answer> + Send,
@@ -42,7 +43,7 @@ where
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    tracing::warn!(%error, "a gRPC socket takes no more connections");
+                    tracing::warn!(%error, "a gRPC socket cannot accept any more connections");
                     return;
                 }
             },
