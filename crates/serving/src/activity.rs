@@ -1,4 +1,4 @@
-//! What goes on over one connection: the requests under way, and since when there is none.
+//! The activity of one connection: its running requests, and since when it has none.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,13 +8,13 @@ use tokio::time::Instant;
 
 use crate::limits::Limits;
 
-/// How long a connection that was asked to close may take for it, at most.
+/// The longest time that a connection may take to close after it was asked to.
 const LINGER: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub struct Activity {
     state: Mutex<State>,
-    /// Notified once the connection is to be closed.
+    /// Notified when the connection is to be closed.
     pub close: Notify,
 }
 
@@ -22,24 +22,24 @@ pub struct Activity {
 struct State {
     running: usize,
     any_request: bool,
-    /// When the last request ended, or the connection began.
+    /// When the last request ended, or the connection was opened.
     quiet_since: Instant,
     /// When the connection was asked to close.
     closing: Option<Instant>,
 }
 
-/// A request under way, until it is dropped.
+/// A running request, until it is dropped.
 #[derive(Debug)]
 pub struct Running(Arc<Activity>);
 
-/// What to do with a connection.
+/// The next step for a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing until then.
+    /// Do nothing until this time, then check again.
     Look(Instant),
     /// Ask the peer to close it.
     Close,
-    /// Drop it.
+    /// Drop the connection.
     Drop,
 }
 
@@ -56,14 +56,14 @@ impl Activity {
         Running(Arc::clone(self))
     }
 
-    /// Whether requests are under way, and since when there are none; where there are, since when there were none
-    /// before.
+    /// Returns whether requests are running, and since when none are; if some are, since when there were none
+    /// before them.
     pub fn busy(&self) -> (bool, Instant) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         (state.running > 0, state.quiet_since)
     }
 
-    /// The connection is being closed.
+    /// Records that the connection is being closed.
     pub fn closing(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.closing.get_or_insert(Instant::now());

@@ -1,4 +1,4 @@
-//! Answers on their way out: counted until they are sent, without a body for HEAD.
+//! Outgoing answers: each counts as a running request until it is sent, and has no body for HEAD.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,28 +10,29 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::activity::Running;
 
-/// Put into an answer's extensions: the connection takes no further requests.
+/// An extension of an answer: the connection accepts no further requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CloseConnection {
-    /// Requests under way, this one among them, are finished first.
+    /// Running requests, including this one, are finished first.
     WhenDone,
-    /// As before, but nobody waits for the peer to take this answer.
+    /// Like `WhenDone`, but the server does not wait until the peer has read this answer.
     Now,
 }
 
-/// Put into an answer's extensions: the service knows the sender. Where there is no room, connections of unknown
+/// An extension of an answer: the service knows the sender. When the server is full, connections of unknown
 /// senders are closed first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KnownSender;
 
-/// The body of an answer; holds the place of its request.
+/// The body of an answer; the request counts as running until it is dropped.
 #[derive(Debug)]
 pub struct Answered<B> {
     body: Option<B>,
     _running: Option<Running>,
 }
 
-/// RFC 9110, section 9.3.2: an answer to HEAD has the headers of the answer to GET and no content.
+/// Prepares an answer. RFC 9110, section 9.3.2: an answer to HEAD has the headers of the answer to GET and no
+/// content.
 pub(crate) fn prepare<B: Body>(
     response: Response<B>,
     method: &Method,

@@ -1,4 +1,4 @@
-//! One connection: TLS, HTTP by what ALPN chose, and its end.
+//! Serves one connection: TLS, HTTP in the version that ALPN chose, and closing.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
@@ -24,17 +24,18 @@ use crate::listener::Service;
 use crate::place::{Place, Standing};
 use crate::slots::Slot;
 
-/// The version of HTTP on a connection. ALPN decides it, as in Go: nobody waits for a peer to show it.
+/// The version of HTTP on a connection. ALPN decides it, as in Go: the server does not detect it from the first
+/// bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     Http1,
     Http2,
 }
 
-/// A connection that keeps its place, also after it was handed on for another protocol.
+/// A stream that keeps its slot, also after it has switched to another protocol.
 struct Held<S> {
     stream: S,
-    /// Done once the place is another connection's.
+    /// Resolves when another connection gets the slot.
     evicted: Pin<Box<WaitForCancellationFutureOwned>>,
     _slot: Slot,
 }
@@ -46,7 +47,7 @@ pub(crate) async fn accepted<S: Service>(
     limits: &Limits,
     stop: CancellationToken,
 ) {
-    // Watch events are small and must not wait for more.
+    // Watch events are small and must not be delayed for more data.
     let _ = stream.set_nodelay(true);
     let place = Arc::clone(slot.place());
     let tls = tokio::select! {
@@ -89,7 +90,7 @@ pub async fn speak<S: Service, IO>(
     speak_at(Arc::new(Place::new()), service, stream, peer, protocol, limits, stop).await;
 }
 
-/// As [`speak`], at a place that may be taken away.
+/// Like [`speak`], in a place that may be given to another connection.
 async fn speak_at<S: Service, IO>(
     place: Arc<Place>,
     service: Arc<S>,
@@ -106,7 +107,7 @@ async fn speak_at<S: Service, IO>(
         let (service, peer, place) = (Arc::clone(&service), peer.clone(), Arc::clone(&doing));
         let activity = Arc::clone(&place.activity);
         let (running, method) = (activity.begin(), request.method().clone());
-        // In a box of its own: hyper keeps the room for a request as long as the connection lasts.
+        // Boxed separately, because hyper keeps the memory for a request as long as the connection lasts.
         Box::pin(async move {
             let response = service.answer(peer, request).await;
             let close = response.extensions().get::<CloseConnection>().copied();
@@ -136,7 +137,7 @@ async fn speak_at<S: Service, IO>(
 
 fn builder(protocol: Protocol, limits: &Limits) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
-    // Between requests as well: this is the idle limit of HTTP/1.
+    // The timeout also applies between requests: it is the idle limit of HTTP/1.
     builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.idle);
     builder
         .http2()
@@ -153,7 +154,7 @@ fn builder(protocol: Protocol, limits: &Limits) -> Builder<TokioExecutor> {
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A connection that can be asked to finish.
+/// A connection that can be asked to finish its requests and close.
 trait Graceful: Future<Output = Result<(), BoxError>> {
     fn finish(self: Pin<&mut Self>);
 }
@@ -215,7 +216,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Held<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        // Also what is no longer HTTP ends here: a terminal, a forwarded port.
+        // This also ends connections that no longer are HTTP: a terminal, a forwarded port.
         if read.is_pending() && self.evicted.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }

@@ -1,4 +1,4 @@
-//! An end for streams on which nothing moves: tunnels, forwarded ports, terminals.
+//! Detects idle streams: tunnels, forwarded ports, terminals.
 
 use std::io;
 use std::pin::Pin;
@@ -9,14 +9,14 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, sleep_until};
 
-/// A stream that notes when bytes last moved, in either direction.
+/// A stream that records when bytes last moved, in either direction.
 #[derive(Debug)]
 pub struct IdleMonitor<S> {
     stream: S,
     moved: Moved,
 }
 
-/// When bytes last moved.
+/// The time at which bytes last moved.
 #[derive(Debug, Clone)]
 struct Moved(Arc<Mutex<Instant>>);
 
@@ -35,7 +35,7 @@ impl<S> IdleMonitor<S> {
         Self { stream, moved: Moved(Arc::new(Mutex::new(Instant::now()))) }
     }
 
-    /// Returns once nothing has moved for so long.
+    /// Returns when no bytes have moved for the duration `most`.
     pub fn idle_for(&self, most: Duration) -> impl Future<Output = ()> + Send + use<S> {
         let moved = self.moved.clone();
         async move {

@@ -1,5 +1,5 @@
-//! Serving HTTP over TLS: limits on connections, handshakes, idle peers and streams, the same for every server of the
-//! program.
+//! Serves HTTP over TLS, with limits on connections, handshakes, idle peers and streams that are the same for
+//! every server of the program.
 //!
 //! A [`Service`] answers requests; [`serve`] accepts its connections within [`Limits`].
 

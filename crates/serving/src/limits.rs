@@ -1,29 +1,30 @@
-//! The limits of a server, with upstream's numbers where upstream has one.
+//! The limits of a server, with upstream's values where upstream has one.
 
 use std::time::Duration;
 
-/// What peers may take of a server.
+/// What a server's peers may use.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at a time. The last tenth is kept for this machine's own addresses.
+    /// Concurrent connections. The last tenth is reserved for this machine's own addresses.
     pub connections: usize,
-    /// Connections at a time from one address, and of unknown peers from one IPv6 /64; this machine's own addresses have
-    /// no limit of their own.
+    /// Concurrent connections from one address, and from the unknown peers of one IPv6 /64; this machine's own
+    /// addresses have no such limit.
     pub per_address: usize,
     pub handshake: Duration,
-    /// From the handshake to the end of the first request's headers. Source: apiserver's `ReadHeaderTimeout`.
+    /// The time from the handshake to the end of the first request's headers. Source: apiserver's
+    /// `ReadHeaderTimeout`.
     pub headers: Duration,
-    /// Connections without a request are closed after this. Source: apiserver's `IdleTimeout`.
+    /// Connections without a request are closed after this time. Source: apiserver's `IdleTimeout`.
     pub idle: Duration,
     /// An HTTP/2 peer that has sent nothing for this long is pinged.
     pub ping_interval: Duration,
-    /// How long it has for its answer.
+    /// How long the peer has to answer the ping.
     pub ping_timeout: Duration,
     /// Bytes of one request's headers over HTTP/2. Source: Go's `DefaultMaxHeaderBytes`.
     pub header_bytes: u32,
-    /// Requests at a time over one HTTP/2 connection. Source: apiserver's default of `MaxConcurrentStreams`.
+    /// Concurrent requests over one HTTP/2 connection. Source: apiserver's default of `MaxConcurrentStreams`.
     pub streams: u32,
-    /// How long requests may go on when the server stops; zero ends them at once.
+    /// How long running requests may continue when the server stops; zero ends them at once.
     pub drain: Duration,
 }
 
@@ -45,8 +46,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// At most one in `share` of the files that the process may open: the store, the node and other servers of the
-    /// same process need descriptors as well.
+    /// Limits the connections to one in `share` of the files that the process may open: the store, the node and
+    /// other servers of the same process need descriptors as well.
     pub fn within_open_files(mut self, open_files: u64, share: u64) -> Self {
         let most = usize::try_from(open_files / share.max(1)).unwrap_or(usize::MAX).max(1);
         self.connections = self.connections.min(most);
@@ -54,7 +55,7 @@ impl Limits {
         self
     }
 
-    /// Connections that addresses of other machines may have together.
+    /// Returns how many connections other machines' addresses may have together.
     pub(crate) fn for_others(&self) -> usize {
         self.connections - self.connections / 10
     }

@@ -18,28 +18,28 @@ use crate::connection;
 use crate::limits::Limits;
 use crate::slots::{Full, Slots, is_own};
 
-/// After a failing accept, such as too many open files.
+/// The pause after a failed accept, for example because of too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// At most one warning of refused connections in this time.
+/// Refused connections are logged at most once in this time.
 const WARN_EVERY: Duration = Duration::from_secs(10);
 
-/// Who answers the requests of a server.
+/// Answers the requests of a server.
 pub trait Service: Send + Sync + 'static {
-    /// What is known of a connection's other end.
+    /// What the service knows about a connection's peer.
     type Peer: Clone + Send + 'static;
     type Body: http_body::Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>>
         + Unpin
         + Send
         + 'static;
 
-    /// The certificate and the rest of TLS, for the next handshake.
+    /// Returns the certificate and the other TLS settings for the next handshake.
     fn tls(&self) -> Arc<ServerConfig>;
 
-    /// Who is at the other end of a connection, after the handshake.
+    /// Identifies the peer of a connection, after the handshake.
     fn peer(&self, address: SocketAddr, chain: Option<&[CertificateDer<'_>]>) -> Self::Peer;
 
-    /// Whether the peer has shown a client certificate that is accepted here: where there is no room, such connections
-    /// are closed last.
+    /// Returns whether the peer has presented a client certificate that the service accepts. When the server is
+    /// full, such connections are closed last.
     fn is_certified(&self, _: &Self::Peer) -> bool {
         false
     }
@@ -50,11 +50,11 @@ pub trait Service: Send + Sync + 'static {
         request: Request<Incoming>,
     ) -> impl Future<Output = Response<Self::Body>> + Send;
 
-    /// A handshake failed or took too long.
+    /// Called when a handshake failed or took too long.
     fn handshake_failed(&self) {}
 }
 
-/// Accepts until `stop`; then requests under way have [`Limits::drain`] to end.
+/// Accepts connections until `stop`; then running requests have [`Limits::drain`] to end.
 pub async fn serve<S: Service>(
     service: Arc<S>,
     listener: TcpListener,
@@ -91,7 +91,7 @@ pub async fn serve<S: Service>(
         });
     }
     connections.close();
-    // Each connection ends by itself after the drain.
+    // Every connection ends by itself after the drain.
     let _ = timeout(limits.drain * 2 + ACCEPT_PAUSE, connections.wait()).await;
 }
 

@@ -1,4 +1,4 @@
-//! What decides which connection is closed first where there is no room for a new one.
+//! Decides which connection is closed first when the server is full.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,14 +8,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::activity::Activity;
 
-/// What is known of a peer.
+/// How much the service knows about a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// Nothing yet: its requests, if there were any, were nobody's that the service knows.
+    /// Nothing yet: either it has sent no requests, or the service knows the sender of none of them.
     Unknown,
-    /// One of its requests was of somebody whom the service knows.
+    /// The service knows the sender of one of its requests.
     Authenticated,
-    /// Its client certificate is one that the service accepts.
+    /// The service accepts its client certificate.
     Certified,
 }
 
@@ -24,22 +24,22 @@ pub enum Standing {
 pub struct Place {
     pub(crate) activity: Arc<Activity>,
     standing: Mutex<Standing>,
-    /// It has left HTTP for another protocol: a terminal, a forwarded port.
+    /// Whether the connection has switched to another protocol: a terminal, a forwarded port.
     handed_on: AtomicBool,
     evicted: CancellationToken,
 }
 
-/// The smallest is closed first.
+/// How much a connection is worth keeping; the one with the smallest value is closed first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Worth {
     standing: Standing,
     busy: bool,
-    /// Since when it has been as it is.
+    /// Since when it has been busy, or not busy.
     since: Instant,
 }
 
 impl Worth {
-    /// Whether a connection of the same address may take its place.
+    /// Returns whether another connection of the same address may replace this one.
     pub(crate) fn yields(&self) -> bool {
         self.standing == Standing::Unknown || !self.busy
     }
@@ -59,7 +59,7 @@ impl Place {
         *self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of the peer never becomes less.
+    /// Raises the standing of the peer, which never decreases.
     pub(crate) fn raise(&self, to: Standing) {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         *standing = to.max(*standing);
@@ -79,7 +79,7 @@ impl Place {
         self.evicted.cancel();
     }
 
-    /// The place is another connection's.
+    /// Returns the token that is cancelled when another connection gets the place.
     pub(crate) fn evicted(&self) -> &CancellationToken {
         &self.evicted
     }

@@ -1,5 +1,5 @@
-//! Counts connections, in all and by address. Where there is no room, the one that is missed least makes it: of the
-//! address that has most, so that nobody can shut others out.
+//! Counts connections, in total and by address. When the server is full, the least important connection of the
+//! network with the most connections is closed, so that no peer can shut others out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -26,19 +26,19 @@ pub struct Slots {
 #[derive(Debug, Default)]
 struct Taken {
     total: usize,
-    /// Connections that are to end and hold their descriptors still.
+    /// The number of connections that are ending but still hold their descriptors.
     leaving: usize,
     next: u64,
-    /// Those of other machines, by [`network`].
+    /// The connections of other machines, by [`network`].
     networks: BTreeMap<IpAddr, Network>,
-    /// How many without a certificate each network has, where it has any.
+    /// The networks with connections without a certificate, by the number of these.
     sizes: BTreeSet<(usize, IpAddr)>,
 }
 
 #[derive(Debug, Default)]
 struct Network {
     connections: BTreeMap<u64, Connection>,
-    /// Of them, without a certificate.
+    /// The number of these connections without a certificate.
     uncertified: usize,
 }
 
@@ -48,22 +48,23 @@ struct Connection {
     place: Arc<Place>,
 }
 
-/// One connection's place, until it is dropped.
+/// The slot of one connection, until it is dropped.
 #[derive(Debug)]
 pub struct Slot {
     slots: Arc<Slots>,
-    /// Its network and number; `None` for this machine's own, which is never closed for another one.
+    /// Its network and number; `None` for this machine's own connections, which are never closed for others.
     key: Option<(IpAddr, u64)>,
     place: Arc<Place>,
 }
 
-/// Whether the peer is this machine: other machines and pods must not be able to shut its own components out.
+/// Returns whether the peer is this machine: other machines and pods must not be able to shut out its own
+/// components.
 pub fn is_own(peer: IpAddr, local: Option<IpAddr>) -> bool {
     let peer = peer.to_canonical();
     peer.is_loopback() || local.is_some_and(|local| local.to_canonical() == peer)
 }
 
-/// What one machine can take addresses from: its address, with IPv6 the /64.
+/// Returns the range of addresses that one machine can use: its address, or with IPv6 the /64.
 fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
@@ -72,7 +73,7 @@ fn network(address: IpAddr) -> IpAddr {
 }
 
 impl Slots {
-    /// A place for a connection of `peer`; `own` is whether the peer is this machine.
+    /// Takes a slot for a connection of `peer`; `own` is whether the peer is this machine.
     pub fn take(self: &Arc<Self>, peer: IpAddr, own: bool, limits: &Limits) -> Result<Slot, Full> {
         let address = peer.to_canonical();
         let place = Arc::new(Place::new());
@@ -105,7 +106,7 @@ impl Taken {
         number
     }
 
-    /// Changes what a network has, and keeps the order of networks up with it.
+    /// Changes the connections of a network, and updates the order of networks.
     fn change<T>(&mut self, of: IpAddr, change: impl FnOnce(&mut Network) -> T) -> T {
         let network = self.networks.entry(of).or_default();
         let before = network.uncertified;
@@ -123,7 +124,7 @@ impl Taken {
         changed
     }
 
-    /// Takes a connection out; `None` if it is out already.
+    /// Removes a connection; returns `None` if it was removed before.
     fn remove(&mut self, (of, number): (IpAddr, u64)) -> Option<Arc<Place>> {
         let place = self.change(of, |network| {
             let connection = network.connections.remove(&number)?;
@@ -143,8 +144,8 @@ impl Taken {
         }
     }
 
-    /// Makes room at an address that has as many connections as it may have. All unknown peers of its network count
-    /// as one address: over IPv6 anybody has as many as they like.
+    /// Makes room at an address that has the most connections it may have. All unknown peers of its network
+    /// count as one address, because over IPv6 a machine can use as many addresses as it likes.
     fn make_room_at(&mut self, address: IpAddr, limits: &Limits) -> Result<(), Full> {
         let of = network(address);
         let Some(found) = self.networks.get(&of) else { return Ok(()) };
@@ -164,9 +165,10 @@ impl Taken {
         self.leave(weakest.map(|number| (of, number)), limits).ok_or(Full::Address)
     }
 
-    /// Makes room for a connection of a network, or with `None` of this machine: at the network with the most
-    /// connections that have no certificate, if those are more than the newcomer's; else among the newcomer's own; else,
-    /// where all have certificates, at the network with most of them.
+    /// Makes room for a connection of a network, or with `None` of this machine. Closes a connection of the
+    /// network with the most connections without a certificate, if those are more than the newcomer's;
+    /// otherwise one of the newcomer's own; or, if all have certificates, one of the network with the most of
+    /// them.
     fn make_room(&mut self, newcomer: Option<IpAddr>, limits: &Limits) -> Result<(), Full> {
         let own = newcomer.and_then(|of| Some((of, self.networks.get(&of)?)));
         let uncertified = |connection: &Connection| connection.place.standing() != Standing::Certified;
@@ -189,7 +191,7 @@ impl Taken {
         self.leave(victim, limits).ok_or(Full::Server)
     }
 
-    /// Evicts a connection, unless too many are on their way out: they have their descriptors still.
+    /// Evicts a connection, unless too many are leaving, because these still hold their descriptors.
     fn leave(&mut self, victim: Option<(IpAddr, u64)>, limits: &Limits) -> Option<()> {
         let victim = victim.filter(|_| self.leaving <= limits.connections / 10)?;
         self.evict(victim);
@@ -198,8 +200,8 @@ impl Taken {
 }
 
 impl Network {
-    /// The connection to close first among those that `which` allows; with `yielding`, only if it yields to one of the
-    /// same address.
+    /// Returns the connection to close first among those that `which` selects; with `yielding`, only if another
+    /// connection of the same address may replace it.
     fn weakest(&self, which: impl Fn(&Connection) -> bool, yielding: bool) -> Option<u64> {
         let all = self.connections.iter().filter(|(_, connection)| which(connection));
         let (worth, number) = all.map(|(number, connection)| (connection.place.worth(), *number)).min()?;
@@ -212,7 +214,7 @@ impl Slot {
         &self.place
     }
 
-    /// The peer has shown a client certificate that the service accepts.
+    /// Records that the peer has presented a client certificate that the service accepts.
     pub(crate) fn certify(&self) {
         let mut taken = self.slots.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.place.standing();

@@ -1,4 +1,4 @@
-//! Slots of connections: who gets one, and who has to make room.
+//! Tests of connection slots: which connections are accepted, and which are closed for them.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A server with room for 18 connections of others, 4 of each address.
+/// A server with slots for 18 connections of other machines, 4 of each address.
 struct Server {
     slots: Arc<Slots>,
     limits: Limits,
@@ -59,7 +59,7 @@ async fn at_its_limit_an_address_loses_its_oldest_idle_connection_to_its_next_on
     assert_eq!(evicted(&held), [1]);
     held.push(server.other("10.0.0.1").unwrap());
     assert_eq!(evicted(&held), [1, 4]);
-    // Requests of somebody who is known are not broken off for another one of the same address.
+    // Requests of a known sender are not cut off for another connection of the same address.
     for at in [3, 5] {
         held[at].place().raise(Standing::Authenticated);
     }
@@ -67,7 +67,7 @@ async fn at_its_limit_an_address_loses_its_oldest_idle_connection_to_its_next_on
     assert_eq!(server.other("10.0.0.1").unwrap_err(), Full::Address);
     drop((busy, all));
     held.push(server.other("10.0.0.1").unwrap());
-    // What is idle for longest goes, the certificate last.
+    // The connection that was idle longest is closed first, the one with a certificate last.
     assert_eq!(evicted(&held), [0, 1, 4]);
     held.clear();
     let taken = server.slots.taken.lock().unwrap();
@@ -82,24 +82,24 @@ fn a_full_server_takes_from_those_who_have_most() {
     attackers.extend(server.others("10.0.0.2", 4));
     let node = server.other("10.0.0.3").unwrap();
     node.certify();
-    // All of the attackers' connections have requests under way, some of known senders: 9 are taken.
+    // All of the attackers' connections have running requests, some from known senders; 9 slots are taken.
     let running: Vec<_> = attackers.iter().map(|slot| slot.place().activity.begin()).collect();
     attackers[4].place().raise(Standing::Authenticated);
     attackers[5].place().raise(Standing::Authenticated);
     let client = server.other("10.0.0.4").unwrap();
-    assert_eq!(evicted(&attackers), [6], "10.0.0.2's, of nobody known");
+    assert_eq!(evicted(&attackers), [6], "10.0.0.2's, of an unknown sender");
     let second = server.other("10.0.0.5").unwrap();
     assert_eq!(evicted(&attackers), [0, 6], "10.0.0.1 has more now");
     assert!(!node.place().evicted().is_cancelled() && !client.place().evicted().is_cancelled());
-    // Two on their way out are as many as there may be.
+    // No more than two may be leaving at a time.
     assert_eq!(server.other("10.0.0.6").unwrap_err(), Full::Server);
     drop(running);
     drop(attackers.remove(6));
     drop(attackers.remove(0));
-    // An attacker's next one takes the place of an attacker's.
+    // A further connection of an attacker replaces one of an attacker.
     let third = server.other("10.0.0.1").unwrap();
     assert_eq!(evicted(&attackers).len(), 1);
-    // This machine has a reserve, and beyond it takes from others as well.
+    // This machine has reserved slots, and beyond these replaces connections of other machines.
     let own: Vec<Slot> =
         (0..2).map(|_| server.slots.take(address("127.0.0.1"), true, &server.limits).unwrap()).collect();
     assert_eq!(evicted(&attackers).len(), 2);
@@ -129,7 +129,7 @@ fn unknown_peers_of_one_ipv6_network_count_as_one_address() {
         (1..=4).map(|host| server.other(&format!("2001:db8::{host}")).unwrap()).collect();
     held.push(server.other("2001:db8::5").unwrap());
     assert_eq!(evicted(&held), [0]);
-    // Known ones have a limit each: nodes of one network are many machines.
+    // Known peers have a limit each, because the nodes of one network are separate machines.
     held.iter().for_each(|slot| slot.place().raise(Standing::Authenticated));
     held.extend((6..=9).map(|host| server.other(&format!("2001:db8::{host}")).unwrap()));
     assert_eq!(evicted(&held), [0]);

@@ -1,4 +1,4 @@
-//! A server that greets, and clients of both versions of HTTP.
+//! A server that answers with a greeting, and clients of both versions of HTTP.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 pub const SOON: Duration = Duration::from_secs(10);
 pub struct Greeter {
     tls: Arc<ServerConfig>,
-    /// Lets `/wait` answer.
+    /// Makes `/wait` answer.
     pub go: Notify,
 }
 
@@ -106,7 +106,7 @@ impl Server {
         TlsConnector::from(Arc::new(config)).connect(name, stream).await
     }
 
-    /// With what becomes ready when the connection ends; `None` where the server takes no connection.
+    /// Also returns a task that ends with the connection; `None` if the server does not accept the connection.
     pub async fn http1(&self) -> Option<(http1::SendRequest<Empty<Bytes>>, JoinHandle<()>)> {
         let stream = self.connect("http/1.1").await.ok()?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.ok()?;

@@ -1,4 +1,4 @@
-//! HEAD: the headers of the answer to GET, and no content.
+//! Tests of HEAD: the headers of the answer to GET, and no content.
 
 use http::header::CONTENT_LENGTH;
 use http::{Method, StatusCode};

@@ -1,4 +1,4 @@
-//! The listener over real sockets.
+//! Tests of the listener over real sockets.
 
 mod harness;
 mod head;

@@ -1,4 +1,4 @@
-//! Peers that take connections and give nothing for them, over real sockets with short limits.
+//! Peers that occupy connections without using them, over real sockets with short limits.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::harness::{SOON, Server, limits, request, text};
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
 
-/// Reads until the server has closed.
+/// Reads until the server has closed the connection.
 async fn closed(stream: &mut TlsStream<TcpStream>) -> bool {
     let mut buffer = [0; 1024];
     let reading = async { while matches!(stream.read(&mut buffer).await, Ok(1..)) {} };
@@ -28,7 +28,7 @@ async fn peers_that_never_begin_do_not_keep_others_out() {
     for _ in 0..30 {
         silent.push(TcpStream::connect(server.address).await.unwrap());
     }
-    // Until their time is over there is no place; then there is.
+    // Until their time is over there is no free slot; then there is one.
     let served = async {
         loop {
             if let Some((mut sender, _)) = server.http1().await
@@ -49,7 +49,7 @@ async fn a_connection_without_a_request_ends() {
     for (protocol, sent) in [
         ("http/1.1", &b""[..]),
         ("http/1.1", b"GET / HT"),
-        // What looks like the beginning of HTTP/2 is HTTP/1, where that was agreed on.
+        // Bytes that look like the beginning of HTTP/2 are read as HTTP/1 if that was negotiated.
         ("http/1.1", &PREFACE[..20]),
         ("h2", b""),
         ("h2", &PREFACE[..20]),
@@ -110,7 +110,7 @@ async fn who_is_not_known_keeps_no_http2_connection() {
     assert_eq!(text(response).await, "hello");
     timeout(SOON, ended).await.unwrap().unwrap();
 
-    // Nor by not taking the answer: its window is empty.
+    // The peer does not keep the connection open by not reading the answer either: its window is empty.
     let mut stream = server.connect("h2").await.unwrap();
     let block = [&[0x82, 0x87, 0x04, 8][..], b"/unknown", &[0x41, 9], b"localhost"].concat();
     let head = [&[0, 0, block.len() as u8, 1, 5, 0, 0, 0, 1][..], &block].concat();
