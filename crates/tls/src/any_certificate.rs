@@ -1,4 +1,4 @@
-//! TLS without a look at whose certificate it is, where the administrator or the caller has asked for that.
+//! TLS without checking the certificate, if the administrator or the caller has requested that.
 
 use std::sync::Arc;
 

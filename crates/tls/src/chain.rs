@@ -1,6 +1,6 @@
-//! The chain of a certificate that webpki refuses by its kind, checked as Go's `x509.Certificate.Verify` does.
+//! Verifies the chain of a certificate of a kind that webpki refuses, as Go's `x509.Certificate.Verify` does.
 //!
-//! It is stricter than Go in one thing: certificates with name constraints are no part of such a chain.
+//! It is stricter than Go in one point: certificates with name constraints cannot be part of such a chain.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::p521::provider;
 
-/// Certificates between the peer's and the root's.
+/// The highest number of certificates between the peer's and the root's.
 const MAX_INTERMEDIATES: usize = 8;
-/// Signatures that are checked for one peer. Source: Go's `maxChainSignatureChecks`.
+/// The highest number of signatures that are checked for one peer. Source: Go's `maxChainSignatureChecks`.
 const MAX_SIGNATURES: usize = 100;
 
-/// What the peer is known by its certificate as.
+/// The role in which the peer presents its certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     Server,
     Client,
 }
 
-/// A certificate and its bytes.
+/// A parsed certificate with its bytes.
 struct Link<'a> {
     der: &'a CertificateDer<'a>,
     parsed: X509Certificate<'a>,
@@ -36,7 +36,8 @@ struct Link<'a> {
 impl<'a> Link<'a> {
     fn new(der: &'a CertificateDer<'a>) -> Option<Self> {
         let (rest, parsed) = X509Certificate::from_der(der).ok()?;
-        // Whoever has a certificate must not make another one of it, with another fingerprint.
+        // The owner of a certificate must not be able to change its bytes, and thereby its fingerprint, without
+        // the signer.
         let is_whole = rest.is_empty() && parsed.tbs_certificate.signature == parsed.signature_algorithm;
         is_whole.then_some(Self { der, parsed })
     }
@@ -57,7 +58,7 @@ impl<'a> Link<'a> {
         Ok(())
     }
 
-    /// Whether all that the certificate insists on is understood here.
+    /// Returns whether this code supports every critical extension of the certificate.
     fn is_understood(&self) -> bool {
         let known = [
             OID_X509_EXT_BASIC_CONSTRAINTS,
@@ -73,7 +74,7 @@ impl<'a> Link<'a> {
         })
     }
 
-    /// Whether such peers may be known by it, or by what it signs.
+    /// Returns whether the certificate may identify such peers, or sign certificates that do.
     fn serves(&self, purpose: Purpose) -> bool {
         match (self.parsed.extended_key_usage(), purpose) {
             (Ok(None), _) => true,
@@ -83,7 +84,7 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Whether it may sign a certificate with so many others between that one and the peer's.
+    /// Returns whether it may sign a certificate with this many certificates between that one and the peer's.
     fn may_sign(&self, below: usize) -> bool {
         let signs = match self.parsed.key_usage() {
             Ok(usage) => usage.is_none_or(|usage| usage.value.key_cert_sign()),
@@ -105,7 +106,7 @@ impl<'a> Link<'a> {
         let oid = self.parsed.signature_algorithm.algorithm.as_bytes();
         let provider = provider();
         let mut algorithms = provider.signature_verification_algorithms.all.iter().filter(|algorithm| {
-            // An object identifier, with its tag and length, comes first.
+            // The object identifier comes first, with its tag and length.
             let id = algorithm.signature_alg_id();
             let id = id.as_ref();
             id.get(1).is_some_and(|length| id.get(2..2 + usize::from(*length)) == Some(oid))
@@ -115,7 +116,7 @@ impl<'a> Link<'a> {
     }
 }
 
-/// Whether a chain leads from the peer's certificate to a root, which it may be itself.
+/// Returns whether a chain leads from the peer's certificate to a root, which may be that certificate itself.
 pub fn verify(
     purpose: Purpose,
     leaf: &CertificateDer<'_>,
@@ -155,7 +156,8 @@ struct Candidates<'a> {
 }
 
 impl Candidates<'_> {
-    /// `below` certificates lie between this one and the peer's; `signatures` were checked so far.
+    /// `below` is the number of certificates between this one and the peer's, `signatures` that of the checks
+    /// so far.
     fn lead_to_root(&self, link: &Link<'_>, below: usize, signatures: &mut usize) -> bool {
         if self.roots.iter().any(|root| issued(link, root, below, signatures)) {
             return true;

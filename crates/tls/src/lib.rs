@@ -1,4 +1,4 @@
-//! Which certificates of servers and clients are accepted, and what Go would say of one that is not.
+//! Decides which certificates of servers and clients are accepted, and returns Go's error texts for the others.
 
 mod any_certificate;
 mod chain;
@@ -18,13 +18,14 @@ pub use words::{certificate_words, tls_words};
 use rustls::client::WantsClientCert;
 use rustls::{ClientConfig, ConfigBuilder};
 
-/// The beginning of a client's configuration that trusts these authorities.
+/// Starts a client's configuration that trusts these authorities.
 pub fn trusting(roots: Roots) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, rustls::Error> {
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
     Ok(builder.dangerous().with_custom_certificate_verifier(verifier(roots)?))
 }
 
-/// The same without a look at the server's certificate, where somebody has asked for that.
+/// Starts a client's configuration that does not check the server's certificate, for users who have requested
+/// that.
 pub fn trusting_anybody() -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, rustls::Error> {
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
     Ok(builder.dangerous().with_custom_certificate_verifier(std::sync::Arc::new(AnyCertificate(provider()))))

@@ -1,4 +1,4 @@
-//! The cryptography: ring's, and signatures by P-521 keys, which ring does not verify.
+//! The cryptography provider: ring's, extended by signatures of P-521 keys, which ring does not verify.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,7 +9,7 @@ use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm, alg_id};
 use sha2::{Digest, Sha256, Sha384, Sha512};
 
-/// ECDSA by a P-521 key of a message's hash.
+/// Verifies ECDSA signatures of a P-521 key over a message's hash.
 #[derive(Debug)]
 struct P521 {
     id: AlgorithmIdentifier,
@@ -22,10 +22,10 @@ static SHA256: P521 = P521 { id: alg_id::ECDSA_SHA256, hash: |message| Sha256::d
 
 type Algorithm = &'static dyn SignatureVerificationAlgorithm;
 
-/// Those that a server may sign a handshake with.
+/// The algorithms with which a server may sign a handshake.
 static IN_HANDSHAKES: &[Algorithm] = &[&SHA512];
 
-/// A shorter hash is the lower end of a number of the curve's size.
+/// The length of a field element. A shorter hash is used as the low-order bytes of a number of this length.
 const FIELD_BYTES: usize = 66;
 
 impl SignatureVerificationAlgorithm for P521 {
@@ -54,14 +54,14 @@ impl SignatureVerificationAlgorithm for P521 {
 
 fn algorithms(of: WebPkiSupportedAlgorithms) -> WebPkiSupportedAlgorithms {
     let ours: [Algorithm; 3] = [&SHA512, &SHA384, &SHA256];
-    // Made once and kept for as long as the process lives.
+    // Created once and kept for the life of the process.
     WebPkiSupportedAlgorithms {
         all: [of.all, &ours].concat().leak(),
         mapping: [of.mapping, &[(SignatureScheme::ECDSA_NISTP521_SHA512, IN_HANDSHAKES)]].concat().leak(),
     }
 }
 
-/// The cryptography of connections.
+/// Returns the cryptography provider of all connections.
 pub fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     let make = || {

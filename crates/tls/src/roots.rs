@@ -1,17 +1,17 @@
-//! The authorities that a client trusts.
+//! The certificate authorities that a client trusts.
 
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::{self, PemObject};
 
-/// Trusted certificates: authorities, and servers' own.
+/// Trusted certificates: those of authorities, and servers' own.
 #[derive(Debug, Clone)]
 pub struct Roots {
     pub(crate) store: RootCertStore,
     pub(crate) certificates: Vec<CertificateDer<'static>>,
 }
 
-/// Why a bundle cannot be used.
+/// Why a bundle of certificates cannot be used.
 #[derive(Debug)]
 pub enum RootsError {
     Pem(pem::Error),
@@ -23,7 +23,7 @@ impl Roots {
         Self { store: RootCertStore::empty(), certificates: Vec::new() }
     }
 
-    /// The certificates of a PEM text.
+    /// Parses the certificates of a PEM text.
     pub fn from_pem(text: &[u8]) -> Result<Self, RootsError> {
         let mut roots = Self::empty();
         for certificate in CertificateDer::pem_slice_iter(text) {
@@ -32,11 +32,11 @@ impl Roots {
         Ok(roots)
     }
 
-    /// The machine's, as far as they can be read.
+    /// Returns the machine's roots, as far as they can be read.
     pub fn of_the_machine() -> Self {
         let mut roots = Self::empty();
         for certificate in rustls_native_certs::load_native_certs().certs {
-            // A machine may hold some that nobody can use.
+            // A machine's bundle may contain certificates that cannot be used.
             let _ = roots.add(certificate);
         }
         roots

@@ -1,7 +1,7 @@
 //! Accepts the server certificates that Go accepts.
 //!
-//! webpki refuses a server certificate that may sign others, and one that is trusted itself without having signed
-//! itself. Go takes both, and `openssl req -x509` makes the first kind.
+//! webpki refuses a server certificate that may sign others, and a trusted one that is not self-signed. Go
+//! accepts both, and `openssl req -x509` creates the first kind.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ use crate::roots::Roots;
 #[derive(Debug)]
 struct Verifier {
     roots: Roots,
-    /// `None` without a root.
+    /// `None` if there are no roots.
     webpki: Option<Arc<WebPkiServerVerifier>>,
 }
 
-/// Checks servers' certificates against these roots.
+/// Returns a verifier of servers' certificates against these roots.
 pub fn verifier(roots: Roots) -> Result<Arc<dyn ServerCertVerifier>, Error> {
     let webpki = match roots.is_empty() {
         true => None,
@@ -94,7 +94,7 @@ mod tests {
     };
     use rustls::pki_types::pem::PemObject;
 
-    /// A subject with a key, and what it signs.
+    /// A subject with its key, which may sign others.
     struct Made {
         der: CertificateDer<'static>,
         issuer: Issuer<'static, KeyPair>,
@@ -155,13 +155,13 @@ mod tests {
                 "x509: certificate is valid for s, not t"
             );
         }
-        // Another one of the same name is not trusted.
+        // Another certificate with the same name is not trusted.
         let other = own(authority("s", &["s"]));
         for (root, leaf) in [(&may_sign, &other), (&plain, &other), (&may_sign, &plain)] {
             assert_eq!(check(&[root], leaf, &[], "s").unwrap_err(), UNKNOWN);
         }
         assert_eq!(check(&[], &may_sign, &[], "s").unwrap_err(), UNKNOWN);
-        // What it has signed is trusted through it; a pinned certificate needs no signer.
+        // A certificate that it has signed is trusted through it; a pinned certificate needs no signer.
         let below = signed(params("x", &["x"]), &may_sign);
         assert_eq!(check(&[&may_sign], &below, &[], "x"), Ok(()));
         assert_eq!(check(&[&below], &below, &[], "x"), Ok(()));
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(check(&[&root], &leaf, &[&middle], "s"), Ok(()));
         assert_eq!(check(&[&root], &signed(authority("s", &["s"]), &root), &[], "s"), Ok(()));
         assert_eq!(check(&[&root], &leaf, &[], "s").unwrap_err(), UNKNOWN);
-        // Trusting what stands in the middle is enough.
+        // Trusting an intermediate certificate is sufficient.
         assert_eq!(check(&[&middle], &leaf, &[], "s"), Ok(()));
 
         let limited = |change: fn(&mut CertificateParams)| {
@@ -228,7 +228,7 @@ mod tests {
         for refused in refusals {
             assert_eq!(limited(refused).unwrap_err(), UNKNOWN);
         }
-        // A signature by another key of the issuer's name.
+        // A signature by another key of an issuer with the same name.
         let forged = signed(authority("s", &["s"]), &own(authority("root", &[])));
         assert_eq!(check(&[&root], &forged, &[], "s").unwrap_err(), UNKNOWN);
     }

@@ -1,4 +1,4 @@
-//! Failures of TLS in the words of Go's `crypto/tls` and `crypto/x509`, which users search for.
+//! Error texts of TLS failures in the wording of Go's `crypto/tls` and `crypto/x509`, which users search for.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use rustls::pki_types::UnixTime;
 use rustls::{AlertDescription, CertificateError, Error};
 
-/// What Go says of a failed connection to a server that should have this name.
+/// Returns Go's error text for a failed connection to a server that should have this name.
 pub fn tls_words(error: &io::Error, name: &str) -> String {
     let Some(inner) = error.get_ref().and_then(|e| e.downcast_ref::<Error>()) else {
         return match error.kind() {
@@ -24,7 +24,7 @@ pub fn tls_words(error: &io::Error, name: &str) -> String {
     }
 }
 
-/// What Go says of a certificate that should have this name.
+/// Returns Go's error text for a certificate that should have this name.
 pub fn certificate_words(error: &CertificateError, name: &str) -> String {
     use CertificateError as E;
     let why = match error {
@@ -56,7 +56,8 @@ fn shown(time: UnixTime) -> String {
     Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX).to_string()
 }
 
-/// Of a certificate that shows other names than the wanted one, such as `DnsName("example.com")`.
+/// Returns the text for a certificate with other names than the wanted one. `presented` has entries like
+/// `DnsName("example.com")`.
 fn other_names(presented: &[String], wanted: &str) -> String {
     let is_ip = wanted.parse::<std::net::IpAddr>().is_ok();
     let kind = if is_ip { "IpAddress(" } else { "DnsName(" };

@@ -1,7 +1,7 @@
 //! Accepts the client certificates that Go accepts.
 //!
-//! webpki knows version 3 of X.509 alone. `openssl x509 -req` without extensions makes certificates of version 1, and many
-//! a user has one.
+//! webpki supports only version 3 of X.509. `openssl x509 -req` without extensions creates certificates of
+//! version 1, and many users have one.
 
 use std::sync::Arc;
 
@@ -26,15 +26,15 @@ struct Verifier {
     webpki: Arc<dyn ClientCertVerifier>,
 }
 
-/// Checks clients' certificates against these roots, of which there has to be one. A client without a certificate is let
-/// in as well: it may have a token.
+/// Returns a verifier of clients' certificates against these roots, of which there must be at least one. A
+/// client without a certificate is accepted as well, because it may have a token.
 pub fn client_verifier(roots: Roots) -> Result<Arc<dyn ClientCertVerifier>, Error> {
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots.store.clone()), provider());
     let webpki = builder.allow_unauthenticated().build().map_err(|e| Error::General(e.to_string()))?;
     Ok(Arc::new(Verifier { roots, webpki }))
 }
 
-/// The public key of a certificate of version 1; `None` of any other.
+/// Returns the public key of a certificate of version 1; `None` for any other.
 fn old_key<'a>(certificate: &'a CertificateDer<'a>) -> Option<SubjectPublicKeyInfoDer<'a>> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     (parsed.version() == X509Version::V1).then(|| parsed.tbs_certificate.subject_pki.raw.into())
@@ -82,7 +82,7 @@ impl ClientCertVerifier for Verifier {
         let Some((_, algorithms)) = scheme else {
             return Err(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into());
         };
-        // The scheme leaves open which curve the key is on.
+        // The signature scheme does not determine the curve of the key.
         let holds = algorithms.iter().any(|a| key.verify_signature(*a, message, signed.signature()).is_ok());
         if holds {
             Ok(HandshakeSignatureValid::assertion())

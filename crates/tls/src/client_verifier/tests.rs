@@ -1,4 +1,4 @@
-//! Handshakes and chains of clients, with certificates of versions 3 and 1.
+//! Tests of clients' handshakes and chains, with certificates of versions 3 and 1.
 
 use std::io::{Read, Write};
 
@@ -37,12 +37,12 @@ impl Authority {
         roots
     }
 
-    /// A certificate for the key, of version 3.
+    /// Signs a certificate of version 3 for the key.
     fn sign(&self, key: &KeyPair) -> CertificateDer<'static> {
         params("alice").signed_by(key, &self.issuer).unwrap().der().clone()
     }
 
-    /// The same of version 1, which has neither a version nor extensions.
+    /// Signs a certificate of version 1, which has neither a version field nor extensions.
     fn sign_old(&self, key: &KeyPair) -> CertificateDer<'static> {
         let whole = self.sign(key);
         let (_, certificate, _) = element(&whole);
@@ -62,7 +62,7 @@ impl Authority {
     }
 }
 
-/// The first element of some DER: whole, its content, and what follows it.
+/// Splits the first element off some DER: the whole element, its content, and the rest.
 fn element(der: &[u8]) -> (&[u8], &[u8], &[u8]) {
     let (header, length) = match der[1] {
         0x81 => (3, usize::from(der[2])),
@@ -82,7 +82,7 @@ fn sequence(parts: &[&[u8]]) -> Vec<u8> {
     tagged(0x30, &parts.concat())
 }
 
-/// Shows a certificate without a look at it.
+/// Presents a certificate without checking it.
 #[derive(Debug)]
 struct Shown(Arc<CertifiedKey>);
 
@@ -96,7 +96,7 @@ impl ResolvesClientCert for Shown {
     }
 }
 
-/// The client's certificate as the server sees it after a handshake of this version.
+/// Performs a handshake of this version and returns the client's certificate as the server sees it.
 fn handshake(
     roots: Roots,
     certificate: CertificateDer<'static>,
@@ -127,7 +127,7 @@ fn handshake(
         client.read_tls(&mut bytes.as_slice()).unwrap();
         client.process_new_packets().map_err(|e| e.to_string())?;
     }
-    // What is sent now is read under the keys of both.
+    // Both sides use the new keys for what is sent from here on.
     client.writer().write_all(b"hello").unwrap();
     let mut bytes = Vec::new();
     client.write_tls(&mut bytes).unwrap();
@@ -171,7 +171,7 @@ fn an_old_certificate_is_checked_like_any_other() {
     assert!(verifier.verify_client_cert(&changed.into(), &[], UnixTime::now()).is_err());
     let longer = [&certificate[..], &[0]].concat();
     assert!(verifier.verify_client_cert(&longer.into(), &[], UnixTime::now()).is_err());
-    // It signs no others.
+    // It may not sign other certificates.
     let below =
         Authority { der: certificate, issuer: Issuer::new(params("alice"), KeyPair::generate().unwrap()) };
     let leaf = below.sign_old(&KeyPair::generate().unwrap());
