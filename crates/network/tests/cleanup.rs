@@ -1,4 +1,4 @@
-//! Reset leaves nothing, and routes to other nodes work.
+//! Tests that reset removes everything, and that routes to other nodes work.
 
 mod lab;
 

@@ -1,4 +1,4 @@
-//! The cluster DNS over UDP and TCP.
+//! Tests of the cluster DNS over UDP and TCP.
 
 mod lab;
 
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// A server on a thread of its own, in the namespace of the thread that starts it.
+/// A server on its own thread, in the namespace of the thread that starts it.
 struct Running {
     address: SocketAddr,
     server: Arc<DnsServer>,
@@ -118,7 +118,8 @@ fn addresses(message: &Message) -> Vec<String> {
         .collect()
 }
 
-/// A resolver that knows `known.example`, is silent on `silent.example` and denies the rest; it counts questions.
+/// Starts a resolver that knows `known.example`, does not answer `silent.example` and denies all other names;
+/// it counts questions.
 fn upstream() -> (SocketAddr, Arc<std::sync::atomic::AtomicU32>) {
     let socket = UdpSocket::bind(LOCAL).unwrap();
     let address = socket.local_addr().unwrap();
@@ -140,7 +141,7 @@ fn upstream() -> (SocketAddr, Arc<std::sync::atomic::AtomicU32>) {
                 }
                 _ => answer.metadata.response_code = ResponseCode::NXDomain,
             }
-            // A forged answer comes first.
+            // A forged answer arrives first.
             let mut forged = answer.clone();
             forged.metadata.id = forged.metadata.id.wrapping_add(1);
             let _ = socket.send_to(&forged.to_vec().unwrap(), client);
@@ -298,7 +299,7 @@ fn pods_reach_the_server_by_its_service_address() {
     lab::isolate();
     let folder = lab::Folder::new();
     let vip = Ipv4Addr::new(10, 43, 0, 10);
-    // The server may be there before the device that carries its address.
+    // The server may start before the device with its address exists.
     let server = Running::start((vip, 53).into(), vec![], services());
     let mut config = lab::Node::config(&folder);
     config.local_addresses = vec![vip];

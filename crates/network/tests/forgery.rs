@@ -1,4 +1,4 @@
-//! A pod that writes its own frames cannot pass for another pod or for the node.
+//! Tests that a pod that writes its own frames cannot impersonate another pod or the node.
 
 mod lab;
 
@@ -16,7 +16,7 @@ const IPV4: u16 = 0x0800;
 const ARP: u16 = 0x0806;
 const EVERYBODY: (Ipv4Addr, u16) = (Ipv4Addr::BROADCAST, 9);
 
-/// Frames of `pod` that claim to be something else, with a name for each that is also a marker in the frame.
+/// Returns frames of `pod` with false senders, each with a name that is also a marker in the frame.
 fn forged(pod: &Pod, victim: &Pod, gateway: Ipv4Addr) -> Vec<(&'static str, Vec<u8>)> {
     let (own, theirs, node) = (gateway_mac(pod.ip), gateway_mac(victim.ip), gateway_mac(gateway));
     let from_ip = |name: &'static str, mac: Mac, ip: Ipv4Addr| {
@@ -62,7 +62,7 @@ fn forged(pod: &Pod, victim: &Pod, gateway: Ipv4Addr) -> Vec<(&'static str, Vec<
     ]
 }
 
-/// Which of the frames that `pod` sends reach the victim or the node.
+/// Returns which of the frames that `pod` sends reach the victim or the node.
 fn arriving(node_gateway: Ipv4Addr, pod: &Pod, victim: &Pod) -> Vec<&'static str> {
     let mut at_victim = victim.run(|| PacketSocket::on("eth0"));
     let mut at_node = PacketSocket::on("knarr0");
@@ -96,7 +96,7 @@ fn frames_with_foreign_addresses_are_dropped() {
     });
 }
 
-/// The kernel takes frames to the group address of LLDP past the bridge's own rules.
+/// The kernel passes frames to LLDP's group address around the bridge's own rules.
 #[test]
 fn no_group_address_leads_past_the_rules() {
     let node = Node::new();
@@ -142,7 +142,7 @@ fn rules_outlive_the_server_and_go_with_the_pod() {
     drop(other);
     network.teardown_pod("sandbox-other").unwrap();
     assert_eq!(chains(), of(&["hostile", "victim"]));
-    // The sandbox's process may be gone, and the device with it, before anybody looks.
+    // The sandbox's process, and the device with it, may have ended before the network is opened again.
     Links::open().unwrap().delete(&host_veth_name("sandbox-victim")).unwrap();
     drop(network);
     let network = PodNetwork::open(Node::config(&folder)).unwrap();
@@ -160,7 +160,7 @@ fn flush() {
     batch.commit(&mut Netlink::netfilter().unwrap()).unwrap();
 }
 
-/// As with `ip address add` in a pod with `NET_ADMIN`.
+/// Corresponds to `ip address add` in a pod with `NET_ADMIN`.
 #[test]
 fn an_address_that_a_pod_gives_itself_does_not_work() {
     let node = Node::new();
@@ -190,7 +190,7 @@ fn an_address_that_a_pod_gives_itself_does_not_work() {
     assert_eq!(from(foreign).unwrap().client, foreign, "it is the rules that keep it");
 }
 
-/// Other programs flush all tables now and then.
+/// Other programs occasionally flush all tables.
 #[test]
 fn flushed_tables_come_back_with_the_next_pod() {
     let node = Node::new();
@@ -208,7 +208,7 @@ fn flushed_tables_come_back_with_the_next_pod() {
     assert_eq!(arriving(gateway, &victim, &hostile), NOTHING);
 }
 
-/// Takes the rules of a pod's device away. So frames go that skip them: those from an ifb device in the pod.
+/// Removes the rules of a pod's device, to simulate frames that skip them: those from an ifb device in the pod.
 fn skip_device_rules(pod: &Pod) {
     let mut batch = Batch::of(Family::Netdev, "knarr-pods");
     batch.delete_chain(&host_veth_name(&format!("sandbox-{}", pod.name)));
@@ -245,7 +245,7 @@ fn nothing_is_learned_or_taken_from_what_skips_all_rules_of_frames() {
     let at_node = UdpSocket::bind((gateway, 9)).unwrap();
     at_node.set_read_timeout(Some(lab::TIMEOUT)).unwrap();
     let mut buffer = [0; 64];
-    // The node learns where the victim is.
+    // The node learns the victim's hardware address.
     at_node.send_to(b"first", (victim.ip, 9)).unwrap();
     assert_eq!(at_victim.recv(&mut buffer).unwrap(), 5);
     skip_device_rules(&hostile);
@@ -253,7 +253,7 @@ fn nothing_is_learned_or_taken_from_what_skips_all_rules_of_frames() {
     let frame = ethernet(LLDP, gateway_mac(victim.ip), IPV4, &forged);
     let mut socket = hostile.run(|| PacketSocket::on("eth0"));
     socket.send(&frame);
-    // What is no IP packet comes to the host by the same way.
+    // Frames that are not IP packets reach the host on the same path.
     let stranger = Ipv4Addr::from(u32::from(gateway) + 200);
     let question = arp_question((gateway_mac(stranger), stranger), gateway);
     for last in 0..16 {

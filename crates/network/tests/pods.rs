@@ -1,4 +1,4 @@
-//! The pod network with real traffic between namespaces.
+//! Tests of the pod network, with real traffic between namespaces.
 
 mod lab;
 
@@ -138,7 +138,7 @@ fn host_ports(node: Node) {
     assert_eq!(node.network.check("sandbox-c").unwrap(), None);
 }
 
-/// A pod with host ports in front of the node's DNS and kubelet would answer for them.
+/// A pod with such host ports would answer in place of the node's DNS and kubelet.
 #[test]
 fn ports_of_the_node_are_not_taken() {
     lab::isolate();
@@ -184,7 +184,7 @@ fn ports_of_the_node_are_not_taken() {
     refused(host_port(Protocol::Tcp, 9000, None)).unwrap();
 }
 
-/// Other programs flush all tables now and then.
+/// Other programs occasionally flush all tables.
 #[test]
 fn flushed_tables_come_back_with_the_next_pod() {
     let node = Node::new();
@@ -250,7 +250,7 @@ fn devices_carry_the_mtu_and_loopback_is_up() {
     assert_eq!(links.iter().find(|l| l.name == "eth0").unwrap().mtu, node.network.mtu());
 }
 
-/// Not a test of correctness: prints what one pod costs.
+/// Not a test of correctness: prints the cost of one pod.
 #[test]
 fn setup_is_quick() {
     let node = Node::new();
@@ -269,10 +269,10 @@ fn setup_is_quick() {
     println!("teardown of a pod: {:?}", start.elapsed());
 }
 
-/// Where a cloud answers a machine's questions about itself.
+/// The address of a cloud's metadata service.
 const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 
-/// Pods of a node whose cloud answers at [`METADATA`], at the ports of HTTP and DNS.
+/// Creates pods on a node whose cloud answers at [`METADATA`], on the ports of HTTP and DNS.
 fn cloud(config: impl FnOnce(&mut PodNetworkConfig)) -> (Node, Outside) {
     lab::isolate();
     let folder = Folder::new();
@@ -341,5 +341,5 @@ fn blocked_destinations_follow_the_configuration() {
     let _network = PodNetwork::open(config).unwrap();
     assert!(a.get(outside.host.ip, 80).is_err());
     assert_eq!(a.get(METADATA, 80).unwrap().server, "outside");
-    assert_eq!(b.get(a.ip, 80).unwrap().server, "a", "pods are not meant");
+    assert_eq!(b.get(a.ip, 80).unwrap().server, "a", "pods are not blocked");
 }

@@ -1,4 +1,4 @@
-//! The service proxy with real traffic between namespaces.
+//! Tests of the service proxy, with real traffic between namespaces.
 
 mod lab;
 
@@ -84,7 +84,7 @@ fn a_service_is_reached_from_pods_and_from_the_node() {
         }
         assert_eq!(seen, BTreeSet::from(["a".to_owned(), "b".to_owned()]));
         assert_eq!(client.udp_get(VIP, 80).unwrap().client, client.ip);
-        // Half of these reach the pod they come from.
+        // Half of these reach the pod that sends them.
         for _ in 0..20 {
             assert!(a.get(VIP, 80).is_ok(), "hairpin");
             assert!(a.udp_get(VIP, 80).is_ok(), "hairpin");
@@ -98,7 +98,7 @@ fn a_service_is_reached_from_pods_and_from_the_node() {
 
 #[test]
 fn a_node_without_a_route_to_services_reaches_them_by_its_bridge() {
-    // Nothing but loopback and the bridge: there is no default route at all.
+    // The node has only loopback and the bridge, and no default route.
     let node = Node::new();
     let a = serving_pod(&node, "a");
     let mut proxy = proxy();
@@ -106,7 +106,7 @@ fn a_node_without_a_route_to_services_reaches_them_by_its_bridge() {
     assert_eq!(tcp_get(VIP, 80).unwrap().client, node.network.gateway());
 }
 
-/// As the API server's own service has them, on this node and on another.
+/// Like the API server's own service: endpoints on this node and on another.
 #[test]
 fn endpoints_may_be_addresses_of_nodes() {
     in_both_bridge_modes(|node| {
@@ -229,7 +229,7 @@ fn clients_stick_to_an_endpoint() {
     for _ in 0..20 {
         assert_eq!(client.get(VIP, 80).unwrap().server, first);
     }
-    // Another endpoint of the service goes; the client stays where it is.
+    // The service's other endpoint is removed; the client stays with its own.
     let (kept, other) = if first == "a" { (&a, &b) } else { (&b, &a) };
     sync(&mut proxy, &[&web], &[&slice("web", &[(kept.ip, "this")])]);
     assert_eq!(client.get(VIP, 80).unwrap().server, first);
@@ -298,7 +298,7 @@ fn external_policy_local_keeps_the_client_and_stays_on_the_node() {
         }
         sync(&mut proxy, &[&web], &[&slice("web", &[(far.ip, "other")])]);
         let dropped = outside.host.get(outside.node_ip, 30080);
-        assert!(dropped.is_err() && !refused(dropped), "dropped, so that a load balancer looks elsewhere");
+        assert!(dropped.is_err() && !refused(dropped), "dropped, so that a load balancer tries another node");
         assert_eq!(client.get(outside.node_ip, 30080).unwrap().server, "far", "pods may use any endpoint");
         assert_eq!(tcp_get(outside.node_ip, 30080).unwrap().server, "far", "the node as well");
     });
@@ -360,7 +360,7 @@ fn many_endpoints_share_the_load() {
     }
 }
 
-/// What updates leave in the kernel must be what a fresh start would write.
+/// Updates must leave the same state in the kernel as a fresh start would write.
 #[test]
 fn updates_and_a_fresh_start_end_alike() {
     lab::isolate();

@@ -1,4 +1,4 @@
-//! How long the service proxy takes for many services: prints the figures of docs/adr/0004-network.md.
+//! Measures the service proxy with many services: prints the figures of docs/adr/0004-network.md.
 
 mod lab;
 

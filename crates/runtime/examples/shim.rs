@@ -1,4 +1,4 @@
-//! The shim as a program of its own, for tests: `shim FOLDER`.
+//! The shim as a separate program, for tests: `shim FOLDER`.
 
 fn main() {
     std::process::exit(knarr_runtime::containers::shim_main(std::env::args().skip(1)));

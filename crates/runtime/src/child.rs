@@ -1,4 +1,4 @@
-//! Programs that are run to their end.
+//! Runs programs until they end.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::containers::sys;
 
-/// Waits for the end of a process, and kills it if that takes too long.
+/// Waits until a process has ended, and kills it if that takes too long.
 pub fn wait_within(mut child: Child, timeout: Duration) -> io::Result<ExitStatus> {
     let process = sys::pidfd_open(child.id() as i32)?;
     let end = Instant::now() + timeout;

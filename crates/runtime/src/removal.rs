@@ -1,4 +1,4 @@
-//! Removes folders that containers filled, whatever they left there: however deep, with links, with mounts.
+//! Removes folders that containers filled, whatever they contain: however deep, with links, with mounts.
 
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -12,15 +12,15 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2};
 use nix::sys::stat::{Mode, fstat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-/// Folders that are kept open on the way down. The parents of more are opened again on the way up.
+/// The number of folders that are kept open on the way down. Parents above them are opened again on the way up.
 const KEPT_OPEN: usize = 16;
-/// How often a folder is read again because entries were missed, or came while it was emptied.
+/// How often a folder is read again because entries were missed, or were created while it was emptied.
 const MAX_AGAIN: u32 = 64;
 
-/// Deletes a folder with all in it; one that is not there is no fault, and of a link the link alone goes.
+/// Deletes a folder with its content. Succeeds if it does not exist; if it is a link, deletes only the link.
 ///
-/// The depth costs memory, a few bytes a level, but neither stack nor descriptors nor ever longer paths. No link is
-/// followed. Nothing that is mounted below the folder is touched: it is an error.
+/// The depth costs a few bytes of memory per level, but neither stack nor descriptors nor ever longer paths. No
+/// link is followed. Nothing that is mounted below the folder is touched: a mount is an error.
 pub fn remove_folder(path: &Path) -> io::Result<()> {
     let opened = match open(path, folder_flags(), Mode::empty()) {
         Ok(opened) => opened,
@@ -45,13 +45,13 @@ fn folder_flags() -> OFlag {
     OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC
 }
 
-/// A folder on the way from the first one to the one that is being emptied.
+/// A folder on the path from the first one to the one that is being emptied.
 struct Level {
-    /// `None` where it was closed on the way down.
+    /// `None` if it was closed on the way down.
     entries: Option<OwningIter>,
-    /// Device and inode: a subvolume of btrfs has a device of its own and is no mount.
+    /// Device and inode. A subvolume of btrfs has its own device number and is not a mount.
     identity: (u64, u64),
-    /// In the folder above.
+    /// Its name in the folder above.
     name: CString,
 }
 
@@ -92,12 +92,12 @@ impl Removal {
                 continue;
             }
             let folder = descriptor(entries);
-            // Not every file system says what an entry is.
+            // Some file systems do not report the type of an entry.
             let mut refusal = Errno::EISDIR;
             if entry.file_type() != Some(Type::Directory) {
                 match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
                     Ok(()) | Err(Errno::ENOENT) => continue,
-                    // POSIX has EPERM for folders, and so have some file systems.
+                    // POSIX specifies EPERM for folders, and some file systems return it.
                     Err(error @ (Errno::EISDIR | Errno::EPERM)) => refusal = error,
                     Err(error) => return Err(error.into()),
                 }
@@ -113,7 +113,7 @@ impl Removal {
         Ok(())
     }
 
-    /// Removes the folder that was emptied, and goes on in the one above; not from the first one.
+    /// Removes the folder that was emptied, and continues in the one above; returns false at the first one.
     fn go_up(&mut self) -> io::Result<bool> {
         let [.., above, Level { entries: Some(entries), name, .. }] = self.levels.as_mut_slice() else {
             return Ok(false);
@@ -131,7 +131,7 @@ impl Removal {
             Ok(()) | Err(Errno::ENOENT) => {
                 self.levels.pop();
             }
-            // Reading does not give every entry while others are being deleted.
+            // Reading a folder may miss entries while others are being deleted.
             Err(Errno::ENOTEMPTY | Errno::EEXIST) if self.again < MAX_AGAIN => {
                 self.again += 1;
                 let child = open_child(descriptor(parent), name)?;
@@ -143,7 +143,7 @@ impl Removal {
     }
 }
 
-/// Through no link, and into nothing that is mounted there.
+/// Opens a folder without following links or entering a mount.
 fn open_child(folder: BorrowedFd<'_>, name: &CStr) -> nix::Result<OwnedFd> {
     let resolve = ResolveFlag::RESOLVE_BENEATH
         | ResolveFlag::RESOLVE_NO_SYMLINKS
@@ -163,7 +163,7 @@ mod tests {
     const DEPTH: u32 = 20_000;
     const DEEP: &str = "KNARR_TEST_DEEP_FOLDER";
 
-    /// A chain of folders that no path leads through.
+    /// Creates a chain of folders that is too deep for any path.
     fn dig(top: &Path) {
         let mut at = open(top, folder_flags(), Mode::empty()).unwrap();
         for _ in 0..DEPTH {
@@ -173,7 +173,7 @@ mod tests {
         std::os::unix::fs::symlink("..", format!("/proc/self/fd/{}/link", at.as_raw_fd())).unwrap();
     }
 
-    /// Removes it in a process of its own, as a fault ends that.
+    /// Removes the chain in a separate process, because a stack overflow would end it.
     #[test]
     fn a_deep_folder_needs_neither_stack_nor_descriptors() {
         if let Some(folder) = std::env::var_os(DEEP) {
@@ -193,7 +193,7 @@ mod tests {
             .output()
             .unwrap();
         let gone = !folder.exists();
-        // Removed here as well, so that a fault leaves nothing behind.
+        // Removed here as well, so that a failure leaves nothing behind.
         remove_folder(&folder).unwrap();
         assert!(own.status.success() && gone, "{}", String::from_utf8_lossy(&own.stdout));
     }
@@ -224,7 +224,7 @@ mod tests {
         assert!(fs::symlink_metadata(&link).is_err() && outside.join("kept").exists());
     }
 
-    /// In a mount namespace of a thread's own.
+    /// Runs in a mount namespace of a separate thread.
     #[test]
     fn what_is_mounted_stays() {
         use nix::mount::{MsFlags, mount};
@@ -238,7 +238,7 @@ mod tests {
         let removed = std::thread::spawn(move || {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
             mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
-            // A bind mount of the same file system: its device number is the same.
+            // A bind mount of the same file system, which has the same device number.
             mount(Some(&of_other), &inside, none, MsFlags::MS_BIND, none).unwrap();
             remove_folder(&folder)
         });

@@ -1,4 +1,4 @@
-//! Ethernet frames as a hostile pod writes them, and sockets that send and see them.
+//! Ethernet frames of a hostile pod, and sockets that send and receive them.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -10,18 +10,19 @@ use knarr_network::links::{Links, Mac};
 use super::TIMEOUT;
 
 pub const BROADCAST: Mac = [0xff; 6];
-/// The bridge hands frames to this address to the host, whatever they are.
+/// The bridge passes frames with this destination to the host, whatever their content.
 pub const LLDP: Mac = [0x01, 0x80, 0xc2, 0, 0, 0x0e];
 const ETH_P_ALL: u16 = 3;
 
-/// Sends and sees whole frames on one device of the calling thread's namespace.
+/// Sends and receives whole frames on one device of the calling thread's namespace.
 pub struct PacketSocket(File);
 
 impl PacketSocket {
     pub fn on(device: &str) -> Self {
         let index = Links::open().unwrap().get(device).unwrap().unwrap().index;
         let protocol = ETH_P_ALL.to_be();
-        // SAFETY: the descriptor is new and nobody else's; the address outlives the call, with its right length.
+        // SAFETY: the descriptor is new and no other code owns it; the address outlives the call, with its
+        // right length.
         unsafe {
             let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, i32::from(protocol));
             assert!(fd >= 0, "{}", std::io::Error::last_os_error());
@@ -47,7 +48,7 @@ impl PacketSocket {
         }
     }
 
-    /// Frames carry the mark, within the namespace.
+    /// Sets the mark that sent frames carry within the namespace.
     pub fn mark(self, mark: [u8; 4]) -> Self {
         let size = size_of_val(&mark) as libc::socklen_t;
         let (level, option) = (libc::SOL_SOCKET, libc::SO_MARK);
@@ -61,7 +62,7 @@ impl PacketSocket {
         assert_eq!(self.0.write(frame).unwrap(), frame.len());
     }
 
-    /// What comes in until a frame holds `last`, that one included.
+    /// Receives frames until one contains `last`; returns all of them.
     pub fn until(&mut self, last: &[u8]) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         loop {
@@ -83,19 +84,19 @@ pub fn ethernet(to: Mac, from: Mac, ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [&to[..], &from, &ethertype.to_be_bytes(), payload].concat()
 }
 
-/// An ARP answer of `sender`, with a marker behind it.
+/// Returns an ARP answer of `sender`, followed by a marker.
 pub fn arp(sender: (Mac, Ipv4Addr), marker: &[u8]) -> Vec<u8> {
     let header = [0, 1, 8, 0, 6, 4, 0, 2];
     [&header[..], &sender.0, &sender.1.octets(), &BROADCAST, &[0; 4], marker].concat()
 }
 
-/// An ARP question of `sender` about `target`.
+/// Returns an ARP question of `sender` about `target`.
 pub fn arp_question(sender: (Mac, Ipv4Addr), target: Ipv4Addr) -> Vec<u8> {
     let header = [0, 1, 8, 0, 6, 4, 0, 1];
     [&header[..], &sender.0, &sender.1.octets(), &[0; 6], &target.octets()].concat()
 }
 
-/// Without a next header, from a link-local address to all nodes of the link.
+/// Returns an IPv6 packet without a next header, from a link-local address to all nodes of the link.
 pub fn ipv6(data: &[u8]) -> Vec<u8> {
     let mut addresses = [0; 32];
     addresses[..2].copy_from_slice(&[0xfe, 0x80]);
@@ -113,6 +114,6 @@ pub fn udp(from: (Ipv4Addr, u16), to: (Ipv4Addr, u16), data: &[u8]) -> Vec<u8> {
     sum = (sum & 0xffff) + (sum >> 16);
     sum = (sum & 0xffff) + (sum >> 16);
     ip[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
-    // No checksum, which UDP allows.
+    // The checksum is omitted, which UDP permits.
     [&ip[..], &from.1.to_be_bytes(), &to.1.to_be_bytes(), &length(8), &[0, 0], data].concat()
 }

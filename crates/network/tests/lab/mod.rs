@@ -22,15 +22,15 @@ pub const TIMEOUT: Duration = Duration::from_secs(2);
 
 static COUNTER: AtomicU32 = AtomicU32::new(0);
 
-/// Moves the calling thread into a network namespace of its own with loopback up.
+/// Moves the calling thread into a new network namespace with loopback up.
 pub fn isolate() {
     assert!(nix::unistd::geteuid().is_root(), "this test makes network namespaces and must run as root");
     unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace of its own");
     Links::open().unwrap().set_up(1).unwrap();
 }
 
-/// Runs the test twice: with the kernel passing bridged packets to the IP rules, as most nodes are set up, and
-/// without. The kernel's default for a new namespace is the first.
+/// Runs the test twice: with the kernel passing bridged packets to the IP rules, as on most nodes, and without.
+/// The first is the kernel's default for a new namespace.
 pub fn in_both_bridge_modes(test: impl Fn(Node) + Copy + Send) {
     for bridge_netfilter in ["1", "0"] {
         std::thread::scope(|scope| {
@@ -50,7 +50,7 @@ pub fn in_both_bridge_modes(test: impl Fn(Node) + Copy + Send) {
     }
 }
 
-/// A namespace nobody is in.
+/// Creates a network namespace without processes.
 pub fn new_namespace() -> File {
     std::thread::spawn(|| {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
@@ -60,7 +60,7 @@ pub fn new_namespace() -> File {
     .unwrap()
 }
 
-/// A folder that goes away with the value.
+/// A folder that is removed when dropped.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -98,7 +98,7 @@ impl Node {
         Self::here()
     }
 
-    /// A node in the namespace the thread is already in.
+    /// Creates a node in the current namespace of the thread.
     pub fn here() -> Self {
         let folder = Folder::new();
         let network = PodNetwork::open(Self::config(&folder)).unwrap();
@@ -126,7 +126,7 @@ pub fn pod_ref(name: &str) -> PodRef {
     }
 }
 
-/// A pod's namespace and the servers in it, which say the pod's name and the client's address.
+/// A pod's namespace and its servers, which answer with the pod's name and the client's address.
 pub struct Pod {
     pub name: String,
     pub namespace: File,
@@ -149,13 +149,13 @@ impl Pod {
         self.serve_udp_at(Ipv4Addr::UNSPECIFIED, port);
     }
 
-    /// Answers come from this address, too.
+    /// Starts a UDP server that answers from this address.
     pub fn serve_udp_at(&mut self, ip: Ipv4Addr, port: u16) {
         let socket = self.run(|| UdpSocket::bind((ip, port)).unwrap());
         self.servers.push(Server::udp(socket, self.name.clone()));
     }
 
-    /// What a TCP server answers a client in this pod.
+    /// Returns the answer of a TCP server to a client in this pod.
     pub fn get(&self, ip: impl Into<Ipv4Addr>, port: u16) -> std::io::Result<Answer> {
         let ip = ip.into();
         self.run(|| tcp_get(ip, port))
@@ -167,7 +167,7 @@ impl Pod {
     }
 }
 
-/// Who answered, and from which address the client seemed to come.
+/// The server that answered, and the client's address that it saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub server: String,
@@ -199,7 +199,7 @@ pub fn udp_get(socket: &UdpSocket, ip: Ipv4Addr, port: u16) -> std::io::Result<A
     Answer::parse(&String::from_utf8_lossy(&buffer[..length]))
 }
 
-/// A server thread that ends with the value.
+/// A server thread that ends when dropped.
 pub struct Server {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -247,7 +247,8 @@ impl Drop for Server {
     }
 }
 
-/// A host outside the cluster: a namespace joined to the node by a veth pair, with a route back to nothing but it.
+/// A host outside of the cluster: a namespace connected to the node by a veth pair, with a route only to the
+/// node.
 pub struct Outside {
     pub host: Pod,
     /// The node's address on that link.
@@ -282,7 +283,7 @@ impl Outside {
             let index = links.get("eth0").unwrap().unwrap().index;
             links.set_up(index).unwrap();
             links.add_address(Address { index, ip, prefix_len: 24 }).unwrap();
-            // The way to service addresses leads over the node; that to pods does not, as on a real network.
+            // As on a real network, service addresses are routed to the node, and pod addresses are not.
             links
                 .replace_route(Route {
                     destination: "10.43.0.0/16".parse::<Ipv4Cidr>().unwrap(),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 pub const VIP: Ipv4Addr = Ipv4Addr::new(10, 43, 0, 7);
 
-/// A service `default/NAME` on `ip` with TCP and UDP port 80; `extra` is merged into its spec.
+/// Returns a service `default/NAME` on `ip` with TCP and UDP port 80; `extra` is merged into its spec.
 pub fn service(name: &str, ip: Ipv4Addr, extra: Value) -> Arc<Service> {
     let mut spec = json!({
         "clusterIP": ip,
@@ -25,7 +25,7 @@ pub fn service(name: &str, ip: Ipv4Addr, extra: Value) -> Arc<Service> {
     Arc::new(serde_json::from_value(object).unwrap())
 }
 
-/// Ready endpoints of `default/NAME` at target port 8080, each (address, node).
+/// Returns ready endpoints of `default/NAME` at target port 8080, each (address, node).
 pub fn slice(name: &str, endpoints: &[(Ipv4Addr, &str)]) -> Arc<EndpointSlice> {
     let endpoints: Vec<_> = endpoints
         .iter()

@@ -1,4 +1,4 @@
-//! AppArmor on the host: which profiles are loaded, and the default one for containers, which this program loads itself.
+//! AppArmor on the host: lists the loaded profiles, and loads the default profile for containers.
 //!
 //! Source: containerd's behaviour (`contrib/apparmor`), the kernel's `apparmorfs`.
 
@@ -14,14 +14,14 @@ use crate::child::wait_within;
 
 pub use profile::DEFAULT_PROFILE;
 
-/// A line for each loaded profile: `NAME (MODE)`.
+/// A file with one line for each loaded profile: `NAME (MODE)`.
 const LOADED: &str = "/sys/kernel/security/apparmor/profiles";
-/// The program that turns a profile's text into what the kernel takes.
+/// The program that compiles a profile's text and loads it into the kernel.
 const PARSER: &str = "apparmor_parser";
-/// The server's start waits for it.
+/// The limit for the parser, for which the server's start waits.
 const PARSER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Of what it says, more than a pipe holds.
-const MAX_SAID: u64 = 64 << 10;
+/// The limit for the parser's error output, which is more than a pipe holds.
+const MAX_OUTPUT: u64 = 64 << 10;
 const PARSER_FOLDERS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
 #[derive(Debug, thiserror::Error)]
@@ -34,29 +34,29 @@ pub enum LoadError {
     Parser(String),
 }
 
-/// Whether the kernel has a profile of this name.
+/// Returns whether the kernel has a profile with this name.
 pub fn is_loaded(name: &str) -> io::Result<bool> {
     Ok(lists(&fs::read_to_string(LOADED)?, name))
 }
 
-/// Names may have blanks and parentheses themselves.
+/// Searches the list of profiles. Names may contain blanks and parentheses.
 fn lists(profiles: &str, name: &str) -> bool {
     profiles.lines().filter_map(|line| line.rsplit_once(" (")).any(|(loaded, _)| loaded == name)
 }
 
-/// The profile that this process is under, if it is under one.
+/// Returns the profile of this process, if it is confined.
 fn own() -> Option<String> {
     confined(&fs::read_to_string("/proc/self/attr/current").ok()?)
 }
 
-/// Of what the kernel says of a process: `NAME (MODE)`, or `unconfined`.
+/// Parses the kernel's label of a process: `NAME (MODE)`, or `unconfined`.
 fn confined(label: &str) -> Option<String> {
     let (name, _) = label.trim_end_matches(['\0', '\n']).rsplit_once(" (")?;
-    // As in a quoted string of a profile.
+    // A name with these characters could not be used in a quoted string of a profile.
     (!name.contains(['"', '\\', '\n'])).then(|| name.to_owned())
 }
 
-/// Loads [`DEFAULT_PROFILE`], in place of one that an older version has loaded. Blocks.
+/// Loads [`DEFAULT_PROFILE`] and replaces one that an older version has loaded. Blocks.
 pub fn load_default() -> Result<(), LoadError> {
     let folders = PARSER_FOLDERS.iter().map(|folder| Path::new(folder).join(PARSER));
     let parser = folders.into_iter().find(|path| path.is_file()).ok_or(LoadError::NoParser)?;
@@ -69,7 +69,7 @@ pub fn load_default() -> Result<(), LoadError> {
         .stderr(Stdio::piped())
         .spawn()
         .map_err(LoadError::Run)?;
-    // Far less than a pipe holds; a parser that ends early says why.
+    // The text is much shorter than a pipe holds; if the parser ends early, its output explains why.
     let written =
         child.stdin.take().map(|mut stdin| stdin.write_all(profile::text(own().as_deref()).as_bytes()));
     let stderr = child.stderr.take();
@@ -79,13 +79,13 @@ pub fn load_default() -> Result<(), LoadError> {
         (true, Some(Err(error))) => Err(LoadError::Run(error)),
         (true, None) => Err(LoadError::Run(io::ErrorKind::BrokenPipe.into())),
         (false, _) => {
-            let mut said = Vec::new();
-            // What cannot be read is not said.
-            let _ = stderr.map(|stderr| stderr.take(MAX_SAID).read_to_end(&mut said));
-            let said = String::from_utf8_lossy(&said);
-            let said =
-                said.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
-            Err(LoadError::Parser(if said.is_empty() { status.to_string() } else { said }))
+            let mut output = Vec::new();
+            // Output that cannot be read is omitted.
+            let _ = stderr.map(|stderr| stderr.take(MAX_OUTPUT).read_to_end(&mut output));
+            let output = String::from_utf8_lossy(&output);
+            let output =
+                output.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+            Err(LoadError::Parser(if output.is_empty() { status.to_string() } else { output }))
         }
     }
 }

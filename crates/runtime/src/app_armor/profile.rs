@@ -1,17 +1,17 @@
-//! The AppArmor profile of containers that name none.
+//! The AppArmor profile of containers whose spec names none.
 
-/// Its name, as the kernel and `/proc/PID/attr/current` show it.
+/// The profile's name, as the kernel and `/proc/PID/attr/current` show it.
 pub const DEFAULT_PROFILE: &str = "knarr-default";
 
-/// Of /proc, beside the processes' own folders: what the kernel's parts and drivers have there.
+/// Folders of the kernel and of drivers in /proc, without those of processes.
 const PROC_FOLDERS: &str = "acpi,asound,bus,driver,dynamic_debug,fs,irq,scsi,sysvipc,tty";
-/// Of /sys: everything but `fs`, of which control groups may be written where they are mounted so.
+/// All folders of /sys except `fs`, because cgroups may be written if they are mounted so.
 const SYS_FOLDERS: &str = "block,bus,class,dev,devices,firmware,hypervisor,kernel,module,power";
 
-/// The profile, in apparmor.d(5)'s language. In effect that of containerd and Docker: a container may do what its
-/// capabilities and mounts allow, but may not mount, not write to what of /proc and /sys is the machine's, and exchange
-/// signals and ptrace with processes under the same profile alone. `own`: the profile of the server itself, which ends
-/// containers and reads of them in /proc.
+/// Returns the profile in the language of apparmor.d(5). It has the effect of containerd's and Docker's: a
+/// container may do what its capabilities and mounts permit, but it may not mount, may not write to the
+/// machine's parts of /proc and /sys, and may exchange signals and ptrace only with processes under the same
+/// profile. `own` is the profile of the server itself, which kills containers and reads their /proc.
 pub fn text(own: Option<&str>) -> String {
     let own = own.map_or(String::new(), |name| {
         format!("\n  signal (receive) peer=\"{name}\",\n  ptrace (readby) peer=\"{name}\",")
@@ -57,7 +57,8 @@ mod tests {
 
     use super::*;
 
-    /// The parser needs no AppArmor in the kernel to read a profile; where it is not installed, the text is all there is.
+    /// The parser reads a profile without AppArmor in the kernel; if it is not installed, only the text is
+    /// checked.
     #[test]
     fn the_profile_parses() {
         let plain = text(None);

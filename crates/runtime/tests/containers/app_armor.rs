@@ -1,4 +1,4 @@
-//! AppArmor profiles of containers: in force where the kernel has AppArmor, and never left out in silence.
+//! Tests of containers' AppArmor profiles: in force if the kernel has AppArmor, and never silently ignored.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn host_has_it() -> bool {
     fs::read("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.starts_with(b"Y"))
 }
 
-/// Has all that it takes to mount, but for the profile.
+/// Returns a spec with everything that mounting needs, except for the profile.
 fn spec(world: &World, id: &str, profile: Option<&str>) -> ContainerSpec {
     ContainerSpec {
         app_armor: profile.map(str::to_owned),
@@ -35,7 +35,7 @@ async fn a_profile_that_cannot_be_applied_keeps_the_container_from_running() {
     assert_eq!(world.log("c"), "");
 }
 
-/// On hosts with AppArmor; on others there is nothing to be under.
+/// Runs on hosts with AppArmor; others have no profiles.
 #[tokio::test]
 async fn programs_run_under_their_profiles() {
     let world = World::new().await;

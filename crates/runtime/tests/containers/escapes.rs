@@ -1,4 +1,4 @@
-//! Known ways out of a container, tried by hostile images, volumes and pods.
+//! Known container escapes, tried by hostile images, volumes and pods.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
@@ -19,7 +19,7 @@ fn mkfifo(path: &Path) {
     nix::unistd::mkfifo(path, nix::sys::stat::Mode::from_bits_truncate(0o666)).unwrap();
 }
 
-/// A folder on the host that stands for a volume the tenant has filled.
+/// Creates a folder on the host that stands for a volume that the tenant has filled.
 fn volume(world: &World, name: &str) -> std::path::PathBuf {
     let folder = world.folder.join("volumes").join(name);
     fs::create_dir_all(&folder).unwrap();
@@ -34,7 +34,7 @@ async fn shared_pid_world() -> World {
     world
 }
 
-/// Why the container does not start.
+/// Returns why the container does not start.
 async fn refusal(world: &World, spec: ContainerSpec) -> String {
     let id = spec.id.clone();
     if world.runtime.sandbox_status("s").is_err() {
@@ -61,7 +61,7 @@ async fn working_folder_through_the_root_of_process_one() {
         let error = refusal(&world, spec).await;
         assert!(error.contains("chdir to cwd (\"/proc/1/root\")"), "{error}");
     }
-    // Nothing is made there either.
+    // No folder is created there either.
     let mut spec = world.spec("new", &["ls"]);
     spec.pid_mode = PidMode::Pod;
     spec.cwd = format!("/proc/1/root/{}", world.folder.join("made").display());
@@ -118,7 +118,7 @@ async fn a_volume_at_dev_does_not_choose_what_is_opened() {
         world.run(spec).await;
         crate::world::eventually("the container's output", || world.log(id).lines().count() >= 2).await;
         assert_eq!(world.log(id), "1:3\n1:3");
-        // A command that is run later, too.
+        // Also in a command that is run later.
         assert_eq!(world.sh(id, show).await.1, "1:3\n1:3");
     }
 }
@@ -132,7 +132,7 @@ async fn a_volume_at_dev_does_not_choose_the_terminal() {
     spec.mounts = vec![bind(&dev, "/dev")];
     spec.tty = true;
     refusal(&world, spec).await;
-    // A devpts that is there, and a console that leads elsewhere.
+    // A devpts exists, and the console is a link to another file.
     let dev = volume(&world, "console");
     symlink("/proc/sysrq-trigger", dev.join("console")).unwrap();
     let mut spec = world.spec("console", &["tty"]);
@@ -221,7 +221,7 @@ async fn process_one_of_a_shared_pid_namespace_is_of_no_use() {
         "alive",
     ];
     assert_eq!(got.lines().map(str::trim_end).collect::<Vec<_>>(), want.map(str::trim_end));
-    // Without that capability it cannot be looked into at all.
+    // Without that capability the container cannot read the process's files at all.
     let mut spec =
         world.spec("plain", &["sh", "-c", "ls /proc/1/root /proc/1/fd >/dev/null 2>&1 || echo refused"]);
     spec.pid_mode = PidMode::Pod;
@@ -240,7 +240,7 @@ async fn the_runtime_s_program_cannot_be_run_or_written() {
     assert_eq!(error.raw_os_error(), Some(libc::EROFS), "{error}");
 }
 
-/// A process on its way into the container is not to be looked into by what already runs there.
+/// A process that is entering the container must not be traceable by processes that run in it already.
 #[tokio::test]
 async fn newcomers_cannot_be_looked_into() {
     let world = World::new().await;
@@ -268,7 +268,7 @@ async fn working_folders_are_entered_with_the_user_s_rights() {
     spec.cwd = "/root".into();
     spec.user = user();
     assert_eq!(world.script(spec).await, (0, "/root".to_owned()));
-    // One in a volume is not entered.
+    // Such a folder in a volume is not entered.
     let data = volume(&world, "data");
     fs::create_dir_all(data.join("closed/open")).unwrap();
     fs::set_permissions(data.join("closed"), fs::Permissions::from_mode(0o700)).unwrap();
@@ -278,7 +278,7 @@ async fn working_folders_are_entered_with_the_user_s_rights() {
     spec.user = user();
     let error = refusal(&world, spec).await;
     assert!(error.contains("permission denied"), "{error}");
-    // A missing one is made, by a link that leads to nothing yet, too.
+    // A missing folder is created, also through a dangling link.
     let mut spec = world.spec("missing", &["pwd"]);
     symlink("/srv/app", spec.rootfs.join("job")).unwrap();
     spec.cwd = "/job/inner".into();
@@ -297,14 +297,14 @@ async fn programs_and_accounts_are_read_with_the_user_s_rights() {
     spec.user.uid = 101;
     let error = refusal(&world, spec).await;
     assert!(error.contains("permission denied"), "{error}");
-    // An account file that would make the runtime wait, and one that leads to the host.
+    // One account file would block the runtime, the other is a link to the host.
     let spec = world.spec("fifo", &["sh", "-c", "echo $HOME"]);
     fs::remove_file(spec.rootfs.join("etc/passwd")).unwrap();
     mkfifo(&spec.rootfs.join("etc/passwd"));
     assert_eq!(world.script(spec).await, (0, "/".to_owned()));
 }
 
-/// What covers a masked file, and a stream of a container without a /dev/null, is the host's own device.
+/// The host's own device covers masked files, and is a stream of containers without a /dev/null.
 #[tokio::test]
 async fn the_host_s_null_device_cannot_be_changed() {
     let world = World::new().await;
@@ -314,7 +314,7 @@ async fn the_host_s_null_device_cannot_be_changed() {
     let dev = volume(&world, "dev");
     let mut spec = world.spec("c", &["sh", "-c", &format!("{change}; sleep 1000")]);
     spec.mounts = vec![bind(&dev, "/dev")];
-    // Without a /dev/null the shell has nowhere to complain.
+    // Without a /dev/null the shell has no file for its error messages.
     spec.args[2] = spec.args[2].replace("2>/dev/null", "2>/tmp/complaints");
     world.run(spec).await;
     crate::world::eventually("the container's output", || world.log("c").lines().count() >= 2).await;
@@ -327,7 +327,7 @@ async fn the_host_s_null_device_cannot_be_changed() {
     );
 }
 
-/// Keys that one container keeps are of no concern to others.
+/// One container's keys must not be visible to others.
 #[tokio::test]
 async fn every_container_has_a_session_keyring_of_its_own() {
     let world = World::new().await;
@@ -338,7 +338,7 @@ async fn every_container_has_a_session_keyring_of_its_own() {
     for id in ["a", "b"] {
         let mut spec = world.spec(id, &["sh", "-c", "grep ' keyring  *_ses' /proc/keys; sleep 1000"]);
         spec.masked_paths = Some(Vec::new());
-        // Another user than root sees only what is its own.
+        // A user other than root sees only its own keys.
         spec.user.uid = 101;
         world.run(spec).await;
         crate::world::eventually("the container's keyring", || !world.log(id).is_empty()).await;
@@ -351,7 +351,7 @@ async fn every_container_has_a_session_keyring_of_its_own() {
     assert!(rings[0] != rings[2] && rings[1] != rings[3], "{rings:?}\n{host}");
 }
 
-/// A tenant that fills the disk takes down no containers by that.
+/// A tenant that fills the disk must not end containers by that.
 #[tokio::test]
 async fn a_full_disk_does_not_end_the_shim() {
     let world = World::new().await;
@@ -409,7 +409,7 @@ async fn long_failures_are_failures() {
     }
 }
 
-/// An environment put together from many ConfigMaps may be larger than anything the shim takes.
+/// An environment built from many ConfigMaps may be larger than the shim accepts.
 #[tokio::test]
 async fn a_huge_container_does_not_end_its_neighbours() {
     let world = World::new().await;
@@ -421,7 +421,7 @@ async fn a_huge_container_does_not_end_its_neighbours() {
     assert_eq!(world.sh("stays", "echo alive").await, (0, "alive".to_owned()));
 }
 
-/// Stops whatever appears in its pid namespace and looks into it, until /stop is there.
+/// Stops every process that appears in its pid namespace and inspects it, until /stop exists.
 const LOOK: &str = r#"
 #include <fcntl.h>
 #include <signal.h>
@@ -447,7 +447,7 @@ int main(int count, char **args) {
 }
 "#;
 
-/// A command on its way into a container is seen in there only once it has the container's root.
+/// A command that is entering a container is visible there only after it has the container's root.
 #[tokio::test]
 async fn commands_do_not_bring_the_host_along() {
     let world = World::new().await;
@@ -459,7 +459,7 @@ async fn commands_do_not_bring_the_host_along() {
     let mut compiler = std::process::Command::new("cc");
     compiler.args(["-w", "-O2", "-static", "-o"]).arg(spec.rootfs.join("look")).arg(&source);
     assert!(compiler.status().unwrap().success(), "these tests need a C compiler");
-    // With less it may not look into anything.
+    // Without this capability it may not trace other processes.
     spec.capabilities.add = vec!["SYS_PTRACE".into()];
     let rootfs = spec.rootfs.clone();
     world.run(spec).await;
@@ -471,8 +471,8 @@ async fn commands_do_not_bring_the_host_along() {
     assert_eq!(world.log("c"), "found 0");
 }
 
-/// Stops whatever appears in its pid namespace, until /stop is there: which of it has more capabilities than this
-/// program or another root.
+/// Stops every process that appears in its pid namespace, until /stop exists, and counts those with more
+/// capabilities than this program or with another root.
 const LOOK_AT_RIGHTS: &str = r#"
 #include <fcntl.h>
 #include <signal.h>
@@ -512,7 +512,7 @@ int main(int count, char **args) {
 }
 "#;
 
-/// Runs the program above in a container that may look into others, in a sandbox with shared processes.
+/// Runs the program above in a container that may trace others, in a sandbox with shared processes.
 async fn looking(world: &World, pid_mode: PidMode) -> std::path::PathBuf {
     let marker = world.folder.join("of-the-host");
     fs::write(&marker, "").unwrap();
@@ -536,7 +536,8 @@ async fn nothing_was_found(world: &World, rootfs: &Path) {
     assert_eq!(world.log("looks"), "looking\nseen some, mighty 0, foreign 0");
 }
 
-/// What is seen on its way into a container can be taken over by those with SYS_PTRACE: it has no more rights than they.
+/// Processes with SYS_PTRACE can take over a process that is entering the container: it has no more rights than
+/// they have.
 #[tokio::test]
 async fn commands_bring_no_rights_along() {
     let world = World::new().await;
@@ -560,7 +561,7 @@ async fn starting_neighbours_bring_no_rights_along() {
     nothing_was_found(&world, &rootfs).await;
 }
 
-/// Stops whatever appears in its pid namespace with more rights than it has itself, and keeps it there.
+/// Stops every process that appears in its pid namespace with more rights than its own, and keeps it stopped.
 const CATCH: &str = r#"
 #include <signal.h>
 #include <stdio.h>
@@ -591,7 +592,7 @@ int main() {
 }
 "#;
 
-/// A command that a container has stopped on its way is gone when somebody comes who could take it over.
+/// A starting command that a container has stopped is killed before a container starts that could take it over.
 #[tokio::test]
 async fn a_debugger_finds_no_command_with_the_host_s_rights() {
     let world = World::new().await;
@@ -611,7 +612,7 @@ async fn a_debugger_finds_no_command_with_the_host_s_rights() {
         let runtime = world.runtime.clone();
         let limit = Some(std::time::Duration::from_secs(60));
         commands.spawn(async move { runtime.exec_sync("catches", vec!["true".into()], limit).await });
-        // Each ends before the next one, but for the one that is caught.
+        // Each command ends before the next one starts, except for the one that is caught.
         let ended = tokio::time::timeout(std::time::Duration::from_millis(500), commands.join_next()).await;
         if ended.is_err() {
             break;
@@ -627,7 +628,7 @@ async fn a_debugger_finds_no_command_with_the_host_s_rights() {
     let permitted =
         found.lines().filter_map(|line| u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok());
     let permitted: Vec<u64> = permitted.collect();
-    // The debugger's own and its neighbour's.
+    // The debugger's own capabilities and its neighbour's.
     let most = permitted.iter().fold(0, |most: u32, mask| most.max(mask.count_ones()));
     assert!(permitted.len() >= 2 && most < 20, "{found}");
     let ended = commands.join_next().await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Commands in running containers, terminals, attaching.
+//! Tests of commands in running containers, of terminals, and of attaching.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ async fn exec_failures_and_timeouts() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     let (_, processes) = world.sh("c", "ps -o args").await;
     assert!(!processes.contains("sleep 777"), "{processes}");
-    // What a command leaves behind holds its output open, which must not hold up its result.
+    // A process that a command leaves behind holds its output open; that must not delay the result.
     let (code, text) = world.sh("c", "sleep 500 & echo left").await;
     assert_eq!((code, text.as_str()), (0, "left"));
     world.runtime.stop_container("c", Duration::ZERO).await.unwrap();

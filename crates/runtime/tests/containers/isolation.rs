@@ -1,4 +1,4 @@
-//! What a container sees and may do.
+//! Tests of what a container sees and may do.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -34,7 +34,7 @@ async fn default_surroundings() {
         grep NoNewPrivs /proc/self/status | cut -f2; ls -d /sys/fs/cgroup/memory /sys/fs/cgroup/cgroup.procs 2>/dev/null | wc -l; \
         ls /proc/self/fd | wc -l; ip link | grep -c lo:; cat /dev/mem > /dev/null; echo $?";
     let mut spec = world.spec("c", &["sh", "-c", script]);
-    // Nothing of the script's own complaints.
+    // The script's own error messages are discarded.
     spec.args[2] = format!("exec 2>/dev/null; {script}");
     let got = lines(&world, spec).await;
     let want = ["1", "0", "0", "1", "1", "1", "00000000a80425fb", "0", "1", "4", "1", "1"];
@@ -176,7 +176,7 @@ async fn mounts_arrive_where_they_are_propagated() {
     drop(of_host);
 }
 
-/// A tmpfs until it is dropped.
+/// A tmpfs that is mounted until dropped.
 struct Mounted(PathBuf);
 
 impl Mounted {
@@ -195,7 +195,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Sleeps, and may mount, with the folder at /a.
+/// Returns a spec that sleeps and may mount, with the folder at /a.
 fn propagating(world: &World, id: &str, source: &Path, propagation: Propagation) -> ContainerSpec {
     let mut spec = world.spec(id, &["sleep", "1000"]);
     spec.privileged = true;

@@ -1,5 +1,5 @@
-//! How long starts and commands take, and what a shim weighs. Not a check, so only on request:
-//! `cargo test -p knarr-runtime --test containers latency -- --ignored --nocapture`.
+//! Measures how long starts and commands take, and how much memory a shim uses. Not a check, so it runs only on
+//! request: `cargo test -p knarr-runtime --test containers latency -- --ignored --nocapture`.
 
 use std::fs;
 use std::time::{Duration, Instant};

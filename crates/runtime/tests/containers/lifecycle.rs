@@ -1,4 +1,4 @@
-//! From sandbox to exit code.
+//! Tests of the life cycle, from the sandbox to the exit code.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Resources: memory, processes, CPU, statistics.
+//! Tests of resources: memory, processes, CPU, statistics.
 
 use std::time::Duration;
 

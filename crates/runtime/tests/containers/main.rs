@@ -1,4 +1,4 @@
-//! Sandboxes and containers on the real kernel; as root.
+//! Tests of sandboxes and containers on the real kernel; they need root.
 
 mod app_armor;
 mod escapes;

@@ -1,4 +1,4 @@
-//! Containers that an OCI runtime runs: runc, as Debian has it.
+//! Tests of containers that an OCI runtime runs: Debian's runc.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -28,7 +28,7 @@ async fn world(config: SandboxConfig) -> World {
     world
 }
 
-/// The runtime's own records, of which none should be left.
+/// Returns the runtime's own records, none of which should be left.
 fn records(world: &World) -> Vec<String> {
     let root = world.options.state_dir.join("sandboxes/s/oci");
     fs::read_dir(root).map_or_else(
@@ -87,7 +87,7 @@ async fn commands_signals_and_the_end() {
     assert!(cgroups.processes("besteffort/pods/c").contains(&status.pid), "the limits of its pod hold");
     let shims = Cgroups::detect(&world.options.shim_cgroup).unwrap();
     assert_eq!(shims.children(""), Vec::<String>::new(), "nothing of it is beside the shim");
-    // As probes and users have it.
+    // As probes and users run them.
     let commands = (0..8).map(|code| (code, format!("exit {code}"))).collect::<Vec<_>>();
     let ends = commands.iter().map(async |(code, script)| (*code, world.sh("c", script).await.0));
     for (wanted, code) in futures_util::future::join_all(ends).await {
@@ -103,7 +103,7 @@ async fn commands_signals_and_the_end() {
     world.runtime.stop_container("c", Duration::from_secs(20)).await.unwrap();
     let status = world.runtime.wait_container("c").await.unwrap();
     assert_eq!((status.exit_code, world.log("c").as_str()), (Some(3), "asked"));
-    // One that does not listen is killed, with all that it started.
+    // A container that ignores the stop signal is killed, with all its processes.
     world.run(world.spec("deaf", &["sh", "-c", "trap '' TERM; sleep 1000 & sleep 1000"])).await;
     world.runtime.stop_container("deaf", Duration::from_millis(50)).await.unwrap();
     let status = world.runtime.wait_container("deaf").await.unwrap();
@@ -142,7 +142,7 @@ async fn terminals() {
     let mut session = world.runtime.exec(request).await.unwrap();
     let mut text = Vec::new();
     let mut stdout = session.stdout.take().unwrap();
-    // A terminal whose other end is closed ends with an error.
+    // Reading a terminal whose other end is closed ends with an error.
     let _ = tokio::io::AsyncReadExt::read_to_end(&mut stdout, &mut text).await;
     assert!(String::from_utf8_lossy(&text).contains("/dev/pts/1"), "{text:?}");
 }
@@ -163,7 +163,7 @@ async fn containers_share_what_the_sandbox_has() {
     assert_ne!(lines[3], of_the_host);
 }
 
-/// Whatever the runtime does at the moment, nothing of it outlives a command that is given up.
+/// When a command is given up, no process of the runtime's call outlives it, whatever the runtime is doing.
 #[tokio::test]
 async fn a_command_that_is_given_up_takes_the_runtimes_call_with_it() {
     let world = World::new().await;
@@ -194,7 +194,7 @@ async fn a_command_that_is_given_up_takes_the_runtimes_call_with_it() {
 async fn nobody_can_change_the_hosts_null_device() {
     let world = world(config()).await;
     world.run(world.spec("c", &["sleep", "1000"])).await;
-    // The mode that it has: where this is not refused, nothing changes.
+    // The mode stays the same: if the call is not refused, nothing changes.
     let (code, output) = world.sh("c", "chmod 0666 /proc/self/fd/0 2>&1").await;
     assert!(code != 0 && output.contains("Read-only file system"), "{code}: {output}");
 }

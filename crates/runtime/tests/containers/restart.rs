@@ -1,4 +1,5 @@
-//! Containers outlive the server, exit codes are not lost, dead shims are noticed, nothing is left behind.
+//! Tests that containers outlive the server, exit codes are kept, dead shims are noticed, and nothing is left
+//! behind.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ async fn a_restarted_server_takes_everything_up_again() {
     world.run(world.spec("short", &["sh", "-c", "sleep 0.4; exit 9"])).await;
     world.runtime.create_container("s", world.spec("made", &["true"])).await.unwrap();
     let pid = world.runtime.container("long").unwrap().status.pid;
-    // A new handle without the old one's being dropped is what a killed server looks like to a shim.
+    // To a shim, a new handle without dropping the old one looks like a killed server.
     world.restart().await;
     tokio::time::sleep(Duration::from_millis(600)).await;
     world.restart().await;
@@ -79,7 +80,7 @@ async fn sandboxes_of_other_versions() {
     assert!(!path.exists());
     eventually("the container's end", || !std::path::Path::new(&format!("/proc/{pid}")).exists()).await;
     eventually("an empty cgroup", || world.runtime.cgroups().processes("").is_empty()).await;
-    // Its name is free for the pod's next one.
+    // The name is free for the pod's next sandbox.
     world.sandbox("s").await;
 }
 

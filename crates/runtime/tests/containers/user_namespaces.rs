@@ -1,4 +1,4 @@
-//! Sandboxes with a user namespace of their own.
+//! Tests of sandboxes with their own user namespace.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -16,8 +16,8 @@ fn config() -> SandboxConfig {
     SandboxConfig { user_namespace: Some(IDS), ..sandbox("s") }
 }
 
-/// A world whose sandbox `s` has a user namespace; `None` where the kernel cannot map the ids of this
-/// file system.
+/// Creates a world whose sandbox `s` has a user namespace; `None` if the kernel cannot map the ids of this file
+/// system.
 async fn world() -> Option<World> {
     let world = World::new().await;
     world.runtime.run_sandbox(config()).await.unwrap();
@@ -76,13 +76,13 @@ async fn root_inside_is_nobody_outside() {
     ];
     assert_eq!(lines(&log)[..12], want, "{log}");
     assert_eq!(lines(&log)[13], "sealed", "{log}");
-    // On disk the files are root's, so that the next pod, with other ids, finds them as its root's.
+    // On disk the files belong to root, so that the next pod, with other ids, finds them as its root's.
     for file in [data.join("new"), rootfs.join("in-image")] {
         assert_eq!(fs::metadata(&file).unwrap().uid(), 0, "{file:?}");
     }
     let pid = world.runtime.container("c").unwrap().status.pid;
     assert_eq!(fs::metadata(format!("/proc/{pid}")).unwrap().uid(), IDS.first);
-    // Commands and terminals, too.
+    // Check commands and terminals, too.
     assert_eq!(world.sh("c", "id -u; cat /proc/self/uid_map | tr -s ' '").await.1, "0\n 0 1500000 65536");
     let args = ["sh", "-c", "tty; stat -c %u $(tty)"].map(str::to_owned).to_vec();
     let request =

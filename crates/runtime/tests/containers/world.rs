@@ -1,4 +1,4 @@
-//! A runtime with its own state folder and cgroups, and a root file system of busybox.
+//! A test's runtime with its own state folder and cgroups, and a root file system with busybox.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -34,7 +34,7 @@ impl World {
         Self::named(&name).await
     }
 
-    /// The world of the process that started this one, see [`World::env`].
+    /// Returns the world of the process that started this one, see [`World::env`].
     pub async fn from_env() -> Option<Self> {
         let name = std::env::var("KNARR_TEST_WORLD").ok()?;
         Some(Self::named(&name).await)
@@ -65,7 +65,7 @@ impl World {
         purge(&self.options.state_dir, cgroups)
     }
 
-    /// What a restarted server has: a new handle on the same state.
+    /// Replaces the runtime by a new handle on the same state, as after a restart of the server.
     pub async fn restart(&mut self) {
         self.runtime = Runtime::open(self.options.clone()).await.unwrap();
     }
@@ -103,7 +103,7 @@ impl World {
         self.runtime.run_sandbox(sandbox(id)).await.unwrap();
     }
 
-    /// A started container in sandbox `s`, made if needed.
+    /// Creates (if needed) sandbox `s`, and starts a container in it.
     pub async fn run(&self, spec: ContainerSpec) {
         let id = spec.id.clone();
         if self.runtime.sandbox_status("s").is_err() {
@@ -113,7 +113,7 @@ impl World {
         self.runtime.start_container(&id).await.unwrap();
     }
 
-    /// Runs a shell script to its end: exit code and what it printed.
+    /// Runs a shell script to its end; returns its exit code and output.
     pub async fn script(&self, spec: ContainerSpec) -> (i32, String) {
         let id = spec.id.clone();
         self.run(spec).await;
@@ -128,8 +128,8 @@ impl World {
         (output.exit_code, String::from_utf8_lossy(&text).trim_end().to_owned())
     }
 
-    /// The content of a log without times and tags: all of stdout, then all of stderr, because
-    /// nothing promises the order between two streams.
+    /// Returns the content of a log without times and tags: all of stdout, then all of stderr, because the
+    /// order between two streams is not guaranteed.
     pub fn log(&self, id: &str) -> String {
         let text = fs::read_to_string(self.log_path(id)).unwrap_or_default();
         let mut lines: Vec<Vec<&str>> = text.lines().map(|line| line.splitn(4, ' ').collect()).collect();
@@ -166,7 +166,7 @@ impl Drop for World {
     }
 }
 
-/// The example program that cargo builds along with the tests.
+/// Returns the path of the example program that cargo builds along with the tests.
 fn shim() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let path = test.parent().unwrap().parent().unwrap().join("examples/shim");
