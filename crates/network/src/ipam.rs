@@ -20,7 +20,7 @@ pub enum IpamError {
     Exhausted { cidr: Ipv4Cidr },
     #[error("{cidr} is too small for pods")]
     TooSmall { cidr: Ipv4Cidr },
-    #[error("keeping leases in {}", path.display())]
+    #[error("storing leases in {}", path.display())]
     State { path: PathBuf, source: io::Error },
 }
 

@@ -258,8 +258,8 @@ fn silence_elsewhere_is_a_server_failure_and_blocks_nobody() {
     assert!(start.elapsed() < Duration::from_secs(1));
     let failed = waiting.join().unwrap().unwrap();
     assert_eq!(failed.metadata.response_code, ResponseCode::ServFail);
-    let nobody = Running::start(LOCAL, vec![], services());
-    let failed = ask_udp(nobody.address, &question("known.example.", RecordType::A)).unwrap();
+    let alone = Running::start(LOCAL, vec![], services());
+    let failed = ask_udp(alone.address, &question("known.example.", RecordType::A)).unwrap();
     assert_eq!(failed.metadata.response_code, ResponseCode::ServFail);
 }
 

@@ -124,15 +124,15 @@ impl Plugin {
         request.insert("name".into(), list.name.clone().into());
         request.insert("cniVersion".into(), list.version.clone().into());
         let can = |name: &str| self.settings.get("capabilities").is_some_and(|c| c[name] == true);
-        let told: Map<String, Value> = runtime
+        let values: Map<String, Value> = runtime
             .as_object()
             .into_iter()
             .flatten()
             .filter(|(name, _)| can(name))
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect();
-        if !told.is_empty() {
-            request.insert("runtimeConfig".into(), told.into());
+        if !values.is_empty() {
+            request.insert("runtimeConfig".into(), values.into());
         }
         if let Some(previous) = previous {
             request.insert("prevResult".into(), previous.clone());

@@ -21,7 +21,7 @@ pub enum Command {
 }
 
 impl Command {
-    fn word(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Add => "ADD",
             Self::Del => "DEL",
@@ -105,7 +105,7 @@ impl Invocation<'_> {
         let netns = if gone { Path::new("") } else { self.netns };
         let paths = std::env::join_paths(self.paths).unwrap_or_else(|_| OsString::new());
         let mut child = tokio::process::Command::new(path)
-            .env("CNI_COMMAND", self.command.word())
+            .env("CNI_COMMAND", self.command.name())
             .env("CNI_CONTAINERID", self.container_id)
             .env("CNI_NETNS", netns)
             .env("CNI_IFNAME", self.interface)
@@ -162,8 +162,8 @@ fn failure(output: &Output) -> PluginError {
         };
     }
     match serde_json::from_slice::<Value>(&output.stdout) {
-        Ok(said) => {
-            let text = |key: &str| said[key].as_str().unwrap_or("").to_owned();
+        Ok(result) => {
+            let text = |key: &str| result[key].as_str().unwrap_or("").to_owned();
             let (message, details) = (text("msg"), text("details"));
             PluginError::Said(if details.is_empty() { message } else { format!("{message}; {details}") })
         }
@@ -215,9 +215,9 @@ mod tests {
 
     #[tokio::test]
     async fn answers_and_errors() {
-        let told = r#"request=$(cat); printf '{"is": "%s %s %s %s %s", "read": %s}' \
+        let script = r#"request=$(cat); printf '{"is": "%s %s %s %s %s", "read": %s}' \
             $CNI_COMMAND $CNI_CONTAINERID $CNI_NETNS $CNI_IFNAME $CNI_ARGS "$request""#;
-        let answer = answer_of(told).await;
+        let answer = answer_of(script).await;
         assert_eq!(
             answer.unwrap(),
             json!({"is": "ADD c1 /run/netns/x eth0 A=b", "read": {"cniVersion": "1.0.0"}})

@@ -44,7 +44,7 @@ mod tests {
     #[tokio::test]
     async fn a_configuration_that_comes_and_goes_is_told() {
         let folder = std::env::temp_dir().join(format!("knarr-cni-watch-{}", std::process::id()));
-        let (sender, mut told) = tokio::sync::mpsc::channel(16);
+        let (sender, mut states) = tokio::sync::mpsc::channel(16);
         let stop = CancellationToken::new();
         let watching = {
             let (folder, stop) = (folder.clone(), stop.clone());
@@ -52,12 +52,12 @@ mod tests {
                 watch(&folder, |state| sender.try_send(state.is_ok()).unwrap(), stop).await.unwrap();
             })
         };
-        assert_eq!(told.recv().await, Some(false));
+        assert_eq!(states.recv().await, Some(false));
         let file = folder.join("10-a.conf");
         std::fs::write(&file, r#"{"name": "a", "type": "ptp", "cniVersion": "1.0.0"}"#).unwrap();
-        assert_eq!(told.recv().await, Some(true));
+        assert_eq!(states.recv().await, Some(true));
         std::fs::remove_file(&file).unwrap();
-        while told.recv().await != Some(false) {}
+        while states.recv().await != Some(false) {}
         stop.cancel();
         watching.await.unwrap();
         std::fs::remove_dir_all(&folder).unwrap();

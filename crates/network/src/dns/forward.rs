@@ -27,7 +27,7 @@ pub const UDP_PAYLOAD: u16 = 1232;
 pub enum ForwardError {
     #[error("no nameserver in resolv.conf")]
     NoUpstream,
-    #[error("too many questions under way")]
+    #[error("too many concurrent questions")]
     Busy,
     #[error("no nameserver answered")]
     Unanswered,
@@ -93,7 +93,7 @@ impl Forwarder {
                     return last;
                 }
                 Ok(_) => {}
-                Err(error) => tracing::debug!(%upstream, %error, "a nameserver gave no answer"),
+                Err(error) => tracing::debug!(%upstream, %error, "a nameserver did not answer"),
             }
         }
         last

@@ -40,7 +40,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Why the name server could not start.
 #[derive(Debug, Error)]
 pub enum DnsError {
-    #[error("{zone:?} is no zone")]
+    #[error("{zone:?} is not a valid zone")]
     Zone { zone: String, source: ProtoError },
     #[error("listening for DNS on {address}")]
     Listen { address: SocketAddr, source: std::io::Error },
@@ -292,7 +292,7 @@ impl State {
         match self.forwarder.resolve(query, question.dnssec_ok()).await {
             Ok(found) => question.with_found(found),
             Err(error) => {
-                tracing::debug!(%error, name = %query.name(), "no answer from elsewhere");
+                tracing::debug!(%error, name = %query.name(), "cannot forward a question");
                 question.reply(ResponseCode::ServFail)
             }
         }

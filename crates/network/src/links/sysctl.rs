@@ -13,7 +13,7 @@ pub enum SysctlError {
     Read { name: String, source: io::Error },
     #[error("writing /proc/sys/{name}")]
     Write { name: String, source: io::Error },
-    #[error("keeping previous kernel settings in {}", path.display())]
+    #[error("storing previous kernel settings in {}", path.display())]
     State { path: PathBuf, source: io::Error },
 }
 

@@ -13,7 +13,7 @@ const ELEMENT_LIST_BYTES: usize = 48 * 1024;
 /// Why a transaction was not committed.
 #[derive(Debug, Error)]
 pub enum NftError {
-    #[error("talking to nf_tables")]
+    #[error("communicating with nf_tables")]
     Netlink(#[from] NetlinkError),
     /// The kernel refused the transaction because of this message.
     #[error("nf_tables refuses to {what}: {}{}", std::io::Error::from_raw_os_error(*.errno), .detail.as_deref().map(|d| format!(" ({d})")).unwrap_or_default())]

@@ -23,7 +23,7 @@ pub enum ProxyError {
     Open(#[source] NetlinkError),
     #[error("changing packet rules")]
     Nft(#[from] NftError),
-    #[error("forgetting stale connections")]
+    #[error("deleting stale connections")]
     Conntrack(#[source] NetlinkError),
 }
 
@@ -79,7 +79,7 @@ impl ServiceProxy {
                 // Another process may have changed the table: write it again completely.
                 Err(error) => {
                     let error: &dyn std::error::Error = &error;
-                    tracing::warn!(error, "changing service rules failed; writing them all anew");
+                    tracing::warn!(error, "changing service rules failed; rewriting all of them");
                 }
             }
         }

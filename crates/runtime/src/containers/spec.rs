@@ -261,7 +261,7 @@ pub(super) fn sandbox_fault(config: &SandboxConfig) -> Option<String> {
     }
     let ids = config.user_namespace?;
     if config.oci_runtime.is_some() {
-        return Some("user namespaces are not there for containers of an OCI runtime".to_owned());
+        return Some("user namespaces are not supported for containers of an OCI runtime".to_owned());
     }
     if config.host_network || config.host_ipc {
         return Some("a user namespace cannot be combined with namespaces of the host".to_owned());

@@ -109,8 +109,8 @@ pub fn parse_document(bytes: &[u8], media_type: &str) -> Result<Document, Docume
     if probe.schema_version != 2 {
         return Err(DocumentError::Schema(probe.schema_version));
     }
-    let said = probe.media_type.as_deref().unwrap_or(media_type);
-    match said {
+    let media_type = probe.media_type.as_deref().unwrap_or(media_type);
+    match media_type {
         OCI_INDEX | DOCKER_LIST => Ok(Document::Index(serde_json::from_slice(bytes)?)),
         OCI_MANIFEST | DOCKER_MANIFEST => parse_manifest(bytes).map(Document::Manifest),
         _ if probe.manifests.is_some() && probe.config.is_none() => {

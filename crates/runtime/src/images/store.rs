@@ -261,7 +261,7 @@ impl Inner {
         let thread = std::thread::Builder::new().name("image-sync".into()).spawn(move || {
             inner.syncing.store(false, Ordering::SeqCst);
             if let Err(error) = inner.layers.sync() {
-                tracing::warn!(%error, "cannot bring image layers to disk");
+                tracing::warn!(%error, "cannot sync image layers to disk");
             }
         });
         if thread.is_err() {

@@ -99,7 +99,7 @@ impl Runtime {
         };
         tokio::time::timeout(KILL_WAIT, kill)
             .await
-            .unwrap_or_else(|_| Err(Error::State(format!("container {id:?} does not end although killed"))))
+            .unwrap_or_else(|_| Err(Error::State(format!("container {id:?} did not end after SIGKILL"))))
     }
 
     /// Sends a signal to the first process or to all of them; does nothing if the container has exited.

@@ -112,7 +112,7 @@ impl Runtime {
                         removed
                     });
                     if let Ok(Err(error)) | Err(error) = removed.await {
-                        tracing::error!(sandbox = %id, %error, "the sandbox left something behind");
+                        tracing::error!(sandbox = %id, %error, "cannot remove everything of the sandbox");
                     }
                 }
                 Left::Nothing => {
@@ -120,7 +120,7 @@ impl Runtime {
                     if let Ok(Err(error)) | Err(error) =
                         blocking(move || sandbox::remove_folder(&folder)).await
                     {
-                        tracing::error!(sandbox = %id, %error, "the sandbox left something behind");
+                        tracing::error!(sandbox = %id, %error, "cannot remove everything of the sandbox");
                     }
                 }
             }

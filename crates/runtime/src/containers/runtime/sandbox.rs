@@ -312,7 +312,7 @@ fn spawn_shim(shim: &ShimProgram, folder: &SandboxFolder) -> Result<Ready> {
     read.map_err(Error::io("read from the shim"))?;
     serde_json::from_str(&text).map_err(|_| {
         let log = fs::read_to_string(folder.shim_log()).unwrap_or_default();
-        let last = log.lines().next_back().unwrap_or("it ended without a word").to_owned();
+        let last = log.lines().next_back().unwrap_or("it ended without a message").to_owned();
         Error::Setup(last)
     })
 }

@@ -76,7 +76,7 @@ impl Report {
             }
             Ok(count) => {
                 self.failure = Some(serde_json::from_slice(&buffer[..count]).unwrap_or_else(|_| Failure {
-                    message: "the process could not say why it failed".to_owned(),
+                    message: "the process failed with an unreadable report".to_owned(),
                     exit_code: 128,
                 }));
                 Progress::Waiting

@@ -50,7 +50,7 @@ pub enum ArchiveError {
     NoPlatform(String, String),
     #[error("the archive has {found} layers for image {name}, its config lists {wanted}")]
     Layers { name: String, found: usize, wanted: usize },
-    #[error("{name:?} is no image name")]
+    #[error("{name:?} is not an image name")]
     Name { name: String, source: ReferenceError },
     #[error(transparent)]
     Content(#[from] ContentError),

@@ -31,7 +31,7 @@ pub enum BuildError {
     Elf { path: PathBuf, reason: &'static str },
     #[error("{} needs more than {limit} libraries", program.display())]
     TooManyLibraries { program: PathBuf, limit: usize },
-    #[error("{} gave no list of its applets", path.display())]
+    #[error("{} returned no list of its applets", path.display())]
     Busybox { path: PathBuf },
     #[error("{0:?} is not an absolute path without dots")]
     Path(String),
@@ -136,13 +136,13 @@ impl ImageBuild {
         self
     }
 
-    pub fn entrypoint<S: Into<String>>(mut self, words: impl IntoIterator<Item = S>) -> ImageBuild {
-        self.config.entrypoint = words.into_iter().map(Into::into).collect();
+    pub fn entrypoint<S: Into<String>>(mut self, command: impl IntoIterator<Item = S>) -> ImageBuild {
+        self.config.entrypoint = command.into_iter().map(Into::into).collect();
         self
     }
 
-    pub fn cmd<S: Into<String>>(mut self, words: impl IntoIterator<Item = S>) -> ImageBuild {
-        self.config.cmd = words.into_iter().map(Into::into).collect();
+    pub fn cmd<S: Into<String>>(mut self, command: impl IntoIterator<Item = S>) -> ImageBuild {
+        self.config.cmd = command.into_iter().map(Into::into).collect();
         self
     }
 

@@ -147,7 +147,7 @@ async fn token_from(client: &HttpClient, call: Call) -> Result<String, RegistryE
         .map_err(|e| RegistryError::Protocol(format!("token service's answer: {e}")))?;
     let token = if answer.token.is_empty() { answer.access_token } else { answer.token };
     if token.is_empty() {
-        return Err(RegistryError::Protocol("token service gave no token".to_owned()));
+        return Err(RegistryError::Protocol("token service returned no token".to_owned()));
     }
     Ok(token)
 }

@@ -31,7 +31,7 @@ pub enum RegistryError {
     Network { method: String, url: String, source: NetworkError },
     #[error("unexpected status from {method} request to {url}: {status}{message}")]
     Status { method: String, url: String, status: StatusCode, message: String },
-    #[error("registry answered nonsense: {0}")]
+    #[error("invalid answer of the registry: {0}")]
     Protocol(String),
     #[error("{what} is larger than the limit of {limit} bytes")]
     TooLarge { what: String, limit: u64 },

@@ -55,9 +55,9 @@ pub fn map_ids(tree: &OwnedFd, source: &Path, namespace: BorrowedFd<'_>) -> Resu
 
 /// Refuses a source whose mount does not propagate as requested, because later mounts would silently be missing
 /// on the other side. The message is containerd's.
-fn check_propagation(source: &Path, mountinfo: &str, kinds: &[&str], words: &str) -> Result<(), Failure> {
+fn check_propagation(source: &Path, mountinfo: &str, kinds: &[&str], wanted: &str) -> Result<(), Failure> {
     let Some(mount_point) = lacking(source, mountinfo, kinds) else { return Ok(()) };
-    let message = format!("path {source:?} is mounted on {mount_point:?} but it is not a {words} mount");
+    let message = format!("path {source:?} is mounted on {mount_point:?} but it is not a {wanted} mount");
     Err(Failure { message, exit_code: 128 })
 }
 
