@@ -37,6 +37,7 @@ pub struct Options {
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
+/// How often a silent server is pinged, and how long it has to answer.
 #[derive(Debug, Clone, Copy)]
 pub struct KeepAlive {
     pub every: Duration,
@@ -95,6 +96,7 @@ impl Connection {
         Self::unix_with(socket, Options::default()).await
     }
 
+    /// Connects to a unix socket on this machine, with other settings.
     pub async fn unix_with(socket: &Path, options: Options) -> Result<Self, CallError> {
         let stream = UnixStream::connect(socket).await.map_err(|e| {
             CallError::NotSent(format!(

@@ -18,6 +18,7 @@ pub enum CallError {
 }
 
 impl CallError {
+    /// Returns the status code.
     pub fn code(&self) -> Code {
         match self {
             Self::NotSent(_) | Self::Broken(_) => Code::UNAVAILABLE,
@@ -48,6 +49,7 @@ impl Code {
     pub const UNAVAILABLE: Self = Self(14);
     pub const UNAUTHENTICATED: Self = Self(16);
 
+    /// Returns the code's name in Go's library.
     pub fn name(self) -> &'static str {
         const NAMES: [&str; 17] = [
             "OK",

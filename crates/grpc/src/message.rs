@@ -5,6 +5,7 @@ use prost::Message;
 
 pub const PREFIX: usize = 5;
 
+/// Encodes a message with its prefix.
 pub fn frame(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut framed = BytesMut::with_capacity(PREFIX + length);

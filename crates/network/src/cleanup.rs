@@ -17,6 +17,7 @@ pub struct CleanupConfig {
 }
 
 impl CleanupConfig {
+    /// Returns the default names with this state folder.
     pub fn new(state_dir: PathBuf) -> Self {
         let anywhere = crate::cidr::Ipv4Cidr::new(std::net::Ipv4Addr::UNSPECIFIED, 0);
         let pods = PodNetworkConfig::new(anywhere, anywhere, state_dir);

@@ -139,7 +139,7 @@ pub async fn run(
         match sync(&mut links, &lister.list(), this, cluster) {
             Ok(desired) => {
                 if desired.off_link != reported.0 && !desired.off_link.is_empty() {
-                    tracing::warn!(nodes = ?desired.off_link, "no common link: the pods of these nodes cannot be reached");
+                    tracing::warn!(nodes = ?desired.off_link, "no common link: pods of these nodes are unreachable");
                 }
                 if desired.refused != reported.1 && !desired.refused.is_empty() {
                     let refused: Vec<_> = desired.refused.iter().map(|(n, c)| format!("{n} {c}")).collect();

@@ -53,6 +53,7 @@ impl ServiceSource {
         Some(Self::new(changed, move || Snapshot { services: services.list(), slices: slices.list() }))
     }
 
+    /// Returns the current services and slices.
     pub fn read(&self) -> Snapshot {
         (self.read)()
     }

@@ -11,6 +11,7 @@ use crate::limits::Limits;
 /// The longest time that a connection may take to close after it was asked to.
 const LINGER: Duration = Duration::from_secs(5);
 
+/// The running requests of a connection, and its times.
 #[derive(Debug)]
 pub struct Activity {
     state: Mutex<State>,
@@ -49,6 +50,7 @@ impl Activity {
         Arc::new(Self { state: Mutex::new(state), close: Notify::new() })
     }
 
+    /// Records the start of a request.
     pub fn begin(self: &Arc<Self>) -> Running {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.running += 1;
@@ -69,6 +71,7 @@ impl Activity {
         state.closing.get_or_insert(Instant::now());
     }
 
+    /// Decides the next step for the connection.
     pub fn next(&self, limits: &Limits) -> Next {
         let state = *self.state.lock().unwrap_or_else(PoisonError::into_inner);
         next(&state, Instant::now(), limits)

@@ -42,6 +42,7 @@ impl Roots {
         roots
     }
 
+    /// Adds a trusted certificate.
     pub fn add(&mut self, certificate: CertificateDer<'static>) -> Result<(), rustls::Error> {
         self.store.add(certificate.clone())?;
         self.certificates.push(certificate);

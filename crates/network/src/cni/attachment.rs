@@ -39,6 +39,7 @@ pub struct PortMapping {
     pub host_ip: String,
 }
 
+/// A connected sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Attachment {
     /// The configuration that the sandbox was connected with.
@@ -51,6 +52,7 @@ pub struct Attachment {
 }
 
 impl Attachment {
+    /// Reads the record of a sandbox; `None` if there is none.
     pub fn read(folder: &Path, sandbox_id: &str) -> Result<Option<Self>, CniError> {
         let path = file(folder, sandbox_id);
         let state = |source| CniError::State { path: path.clone(), source };
@@ -74,6 +76,7 @@ impl Attachment {
         write().map_err(|source| CniError::State { path: path.clone(), source })
     }
 
+    /// Removes the record of a sandbox; succeeds if there is none.
     pub fn remove(folder: &Path, sandbox_id: &str) -> Result<(), CniError> {
         let path = file(folder, sandbox_id);
         match std::fs::remove_file(&path) {

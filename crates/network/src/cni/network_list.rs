@@ -10,6 +10,7 @@ const VERSIONS: [&str; 8] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0
 /// The longest configuration that is read, in bytes.
 const MAX_FILE: u64 = 1 << 20;
 
+/// Why there is no usable network configuration.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     #[error("no network config found in {}", .0.display())]

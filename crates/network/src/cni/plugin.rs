@@ -14,6 +14,7 @@ use tokio::io::AsyncWriteExt;
 /// The same time as a container runtime has for a whole sandbox.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
+/// An operation of the specification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
     Add,

@@ -28,6 +28,7 @@ pub struct Answer {
     pub chase: Option<Name>,
 }
 
+/// The result of looking up a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lookup {
     Answer(Answer),

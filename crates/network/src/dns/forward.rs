@@ -55,6 +55,7 @@ impl Forwarder {
         Self::new(Upstreams::File(ResolvConf::new(path, own)))
     }
 
+    /// Uses fixed resolvers.
     pub fn to(upstreams: Vec<SocketAddr>) -> Self {
         Self::new(Upstreams::Fixed(upstreams))
     }

@@ -77,6 +77,7 @@ metric_families! {
         "Answers, by their code and by who gave them: kubernetes, forward, cache, or nobody where the question is refused.";
 }
 
+/// The transport of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proto {
     Udp,
@@ -129,12 +130,14 @@ impl Counts {
         }
     }
 
+    /// Counts a question.
     pub fn asked(&self, question: &Message, proto: Proto) {
         let asked = question.queries.first().map(|query| query.query_type());
         let at = TYPES.iter().position(|(known, _)| Some(*known) == asked).unwrap_or(TYPES.len());
         add(&self.requests[proto as usize][at], 1);
     }
 
+    /// Counts an answer and the time that it took.
     pub fn answered(&self, code: ResponseCode, by: By, took: Duration) {
         let code = usize::from(u16::from(code)).min(CODES.len());
         add(&self.responses[by as usize][code], 1);

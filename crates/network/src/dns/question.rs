@@ -22,6 +22,7 @@ impl Question {
         (message.metadata.message_type == MessageType::Query).then_some(Self { message })
     }
 
+    /// Returns how many bytes the client accepts over UDP.
     pub fn udp_limit(&self) -> u16 {
         match &self.message.edns {
             Some(edns) => edns.max_payload().clamp(PLAIN_UDP_PAYLOAD, UDP_PAYLOAD),
@@ -29,6 +30,7 @@ impl Question {
         }
     }
 
+    /// Returns whether the client requested signatures.
     pub fn dnssec_ok(&self) -> bool {
         self.message.edns.as_ref().is_some_and(|edns| edns.flags().dnssec_ok)
     }
@@ -64,6 +66,7 @@ impl Question {
         }
     }
 
+    /// Returns the answer with the records of the zone.
     pub fn with_answer(&self, answer: Answer) -> Message {
         let mut reply = self.reply(answer.code);
         reply.metadata.authoritative = true;

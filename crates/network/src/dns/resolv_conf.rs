@@ -41,6 +41,7 @@ impl ResolvConf {
         Self { path, own, checked: None, modified: None, nameservers: Vec::new() }
     }
 
+    /// Returns the addresses of the resolvers; reads the file again if it has changed.
     pub fn nameservers(&mut self) -> Vec<SocketAddr> {
         let now = Instant::now();
         if self.checked.is_none_or(|checked| now.duration_since(checked) >= FRESH) {

@@ -58,6 +58,7 @@ pub struct DnsConfig {
 }
 
 impl DnsConfig {
+    /// Returns the default settings for these addresses.
     pub fn new(listen: Vec<SocketAddr>) -> Self {
         Self { zone: "cluster.local".to_owned(), listen, resolv_conf: PathBuf::from("/etc/resolv.conf") }
     }
@@ -112,6 +113,7 @@ impl DnsServer {
         self.state.records.clone()
     }
 
+    /// Returns the bound addresses, with the chosen ports.
     pub fn local_addrs(&self) -> Vec<SocketAddr> {
         self.bound.iter().filter_map(|bound| bound.udp.local_addr().ok()).collect()
     }

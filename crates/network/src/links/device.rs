@@ -71,6 +71,7 @@ impl Links {
         self.netlink.dump("list devices", RTM_GETLINK, &link_header(0, 0, 0, 0), |_| {}, Link::parse)
     }
 
+    /// Returns the device with this name; `None` if it does not exist.
     pub fn get(&mut self, name: &str) -> Result<Option<Link>, NetlinkError> {
         let mut found = None;
         let result = self.netlink.query(

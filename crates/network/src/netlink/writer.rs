@@ -59,6 +59,7 @@ impl Writer {
         self.pad();
     }
 
+    /// Writes an attribute with padding.
     pub fn attribute(&mut self, kind: u16, payload: &[u8]) {
         let length = (payload.len() + 4) as u16;
         debug_assert!(payload.len() + 4 <= usize::from(u16::MAX), "attribute {kind} is too long");
@@ -67,6 +68,7 @@ impl Writer {
         self.raw(payload);
     }
 
+    /// Writes a nested attribute that contains what `body` writes.
     pub fn nested(&mut self, kind: u16, body: impl FnOnce(&mut Self)) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 2]);

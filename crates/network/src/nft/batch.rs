@@ -158,6 +158,7 @@ impl Batch {
         self.add_table();
     }
 
+    /// Creates a chain that is attached to a hook.
     pub fn add_base_chain(&mut self, chain: &BaseChain) {
         self.message(MSG_NEWCHAIN, CREATE, |w, table| {
             w.string(CHAIN_TABLE, table);
@@ -238,6 +239,7 @@ impl Batch {
         });
     }
 
+    /// Creates a set or map.
     pub fn add_set(&mut self, set: &SetSpec) {
         self.next_set_id += 1;
         let id = self.next_set_id;

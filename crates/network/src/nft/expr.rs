@@ -24,6 +24,7 @@ impl Reg {
     }
 }
 
+/// The header at which the offset of a payload starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PayloadBase {
     Link = 0,
@@ -31,18 +32,21 @@ pub enum PayloadBase {
     Transport = 2,
 }
 
+/// How a register is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CmpOp {
     Eq = 0,
     Neq = 1,
 }
 
+/// Which address is translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NatKind {
     Snat = 0,
     Dnat = 1,
 }
 
+/// How a packet is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectKind {
     /// ICMP destination unreachable with this code.
@@ -56,6 +60,7 @@ pub mod fib_flags {
     pub const DADDR: u32 = 2;
 }
 
+/// What happens to a packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     Accept,
@@ -90,6 +95,7 @@ pub enum SetRef {
     Anonymous(Arc<AnonymousMap>),
 }
 
+/// One expression of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expr {
     Payload {

@@ -17,6 +17,7 @@ pub struct ListedChain {
     pub rules: usize,
 }
 
+/// A set, named or anonymous.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListedSet {
     pub anonymous: bool,

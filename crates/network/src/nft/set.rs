@@ -53,6 +53,7 @@ pub enum DataType {
     Value(Vec<KeyType>),
 }
 
+/// Properties of a set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetFlags {
     /// Elements are ranges.
@@ -107,6 +108,7 @@ impl SetSpec {
         Self { name: name.to_owned(), key: key.to_vec(), data, flags: SetFlags::default(), size: None }
     }
 
+    /// Makes the set one to which rules add elements, at most `size`.
     pub fn dynamic(mut self, size: u32) -> Self {
         self.flags.dynamic = true;
         self.size = Some(size);

@@ -135,6 +135,7 @@ pub fn header(family: u8) -> [u8; 4] {
     [family, 0, 0, 0]
 }
 
+/// Returns the message type of nf_tables in netlink's numbering.
 pub fn kind(message: u16) -> u16 {
     SUBSYSTEM_NFTABLES << 8 | message
 }

@@ -53,6 +53,7 @@ pub struct ServiceProxy {
 }
 
 impl ServiceProxy {
+    /// Opens the sockets; changes no rules yet.
     pub fn new(config: ProxyConfig) -> Result<Self, ProxyError> {
         let netlink = Netlink::netfilter().map_err(ProxyError::Open)?;
         Ok(Self { config, netlink, computed: PerService::default(), applied: None })

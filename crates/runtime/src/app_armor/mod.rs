@@ -24,6 +24,7 @@ const PARSER_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_OUTPUT: u64 = 64 << 10;
 const PARSER_FOLDERS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
+/// Why the default profile could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error("{PARSER} is not installed")]

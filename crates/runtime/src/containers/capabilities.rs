@@ -96,6 +96,7 @@ pub fn holds(mask: u64, name: &str) -> bool {
     bit(name).is_some_and(|bit| mask & bit != 0)
 }
 
+/// Returns why a change is invalid; `None` if every name is a known capability.
 pub fn change_fault(change: &CapabilityChange) -> Option<String> {
     let names = change.add.iter().chain(&change.drop).chain(&change.ambient);
     names

@@ -82,6 +82,7 @@ impl ShimClient {
         self.call_within(request, fds, CALL_TIMEOUT).await
     }
 
+    /// Like [`Self::call`], with a time limit.
     pub async fn call_within(&self, request: Request, fds: Vec<OwnedFd>, limit: Duration) -> Result<Answer> {
         let gone = || Error::ShimGone(self.sandbox_id.clone());
         let (sender, receiver) = oneshot::channel();
@@ -121,11 +122,13 @@ pub struct ExecGuard {
 }
 
 impl ExecGuard {
+    /// Marks the start as confirmed: dropping the guard no longer kills the process.
     pub fn started(mut self) -> Self {
         self.started = true;
         self
     }
 
+    /// Sends a signal to the process and its group.
     pub async fn kill(&self, signal: i32) -> Result<()> {
         let request = Request::KillExec { exec_id: self.exec_id.clone(), signal };
         self.client.call(request, Vec::new()).await.map(drop)

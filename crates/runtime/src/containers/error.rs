@@ -3,8 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
+/// The result of a call of the runtime.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// Why a call of the runtime failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("sandbox \"{0}\": not found")]
@@ -52,6 +54,7 @@ impl Error {
         move |source| Error::Io { what, source }
     }
 
+    /// Returns whether the sandbox or container does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Error::SandboxNotFound(_) | Error::ContainerNotFound(_))
     }

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 /// Longer lines are split into partial ones, as containerd does.
 const MAX_LINE_BYTES: usize = 16 << 10;
 
+/// An output stream of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     Stdout,
@@ -79,6 +80,7 @@ pub struct LogFile {
 }
 
 impl LogFile {
+    /// Opens the file for appending; creates it if missing.
     pub fn open(path: &Path) -> io::Result<Self> {
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent)?;
@@ -92,6 +94,7 @@ impl LogFile {
         Ok(())
     }
 
+    /// Appends complete log lines.
     pub fn write(&mut self, lines: &[u8]) {
         let _ = self.file.write_all(lines);
     }

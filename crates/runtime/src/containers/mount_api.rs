@@ -154,6 +154,7 @@ fn change(tree: BorrowedFd<'_>, attr: MountAttr, recursive: bool) -> io::Result<
     })
 }
 
+/// Calls mount(2).
 pub fn mount(
     source: &CStr,
     target: &CStr,
@@ -168,6 +169,7 @@ pub fn mount(
     .map(drop)
 }
 
+/// Unmounts lazily and does not follow a link.
 pub fn unmount_detach(target: &CStr) -> io::Result<()> {
     // SAFETY: target is NUL-terminated.
     check(unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) }).map(drop)

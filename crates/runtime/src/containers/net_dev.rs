@@ -10,6 +10,7 @@ pub struct InterfaceStats {
     pub transmitted: InterfaceCounts,
 }
 
+/// The counters of one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InterfaceCounts {
     pub bytes: u64,

@@ -47,12 +47,14 @@ pub const MAX_FRAME_BYTES: usize = 8 << 20;
 
 pub const HEADER_BYTES: usize = 8;
 
+/// A message with the number of its request.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Envelope<T> {
     pub number: u64,
     pub body: T,
 }
 
+/// What the server asks the shim to do.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum Request {
@@ -107,11 +109,13 @@ pub struct StreamSet {
 }
 
 impl StreamSet {
+    /// Returns the number of descriptors.
     pub fn count(self) -> usize {
         [self.stdin, self.stdout, self.stderr].into_iter().filter(|wanted| *wanted).count()
     }
 }
 
+/// A command to run in a container.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExecSpec {
@@ -124,6 +128,7 @@ pub struct ExecSpec {
     pub streams: StreamSet,
 }
 
+/// The shim's answer to a request.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Response {
     Done,
@@ -136,6 +141,7 @@ pub enum Response {
     Error(RemoteError),
 }
 
+/// Why the shim refused or could not carry out a request.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RemoteError {
     pub kind: ErrorKind,
@@ -143,6 +149,7 @@ pub struct RemoteError {
     pub exit_code: i32,
 }
 
+/// The kind of a shim's error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ErrorKind {
     NotFound,
@@ -154,6 +161,7 @@ pub enum ErrorKind {
     Other,
 }
 
+/// A message of the shim that answers no request.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Push {
     Container(ContainerStatus),
@@ -211,6 +219,7 @@ pub type Frame = (Vec<u8>, Vec<OwnedFd>);
 pub struct Malformed;
 
 impl Decoder {
+    /// Adds bytes and descriptors from the socket.
     pub fn push(&mut self, bytes: &[u8], fds: Vec<OwnedFd>) {
         self.bytes.extend_from_slice(bytes);
         self.fds.extend(fds);

@@ -123,6 +123,7 @@ pub struct ContainerSpec {
     pub stop_signal: String,
 }
 
+/// The user and groups of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct User {
@@ -152,6 +153,7 @@ pub struct CapabilityChange {
     pub ambient: Vec<String>,
 }
 
+/// A mount of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mount {
@@ -160,6 +162,7 @@ pub struct Mount {
     pub kind: MountKind,
 }
 
+/// What to mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum MountKind {
@@ -170,6 +173,7 @@ pub enum MountKind {
     Mqueue,
 }
 
+/// A bind mount of a host path.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bind {
@@ -204,6 +208,7 @@ pub struct Device {
     pub access: String,
 }
 
+/// Which system call filter a container gets.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SeccompProfile {
     #[default]
@@ -237,6 +242,7 @@ pub(super) struct ResolvedDevice {
 }
 
 impl ResolvedDevice {
+    /// Returns the rule that permits access to the device.
     pub fn rule(&self) -> DeviceRule {
         DeviceRule {
             block: self.block,

@@ -44,6 +44,7 @@ pub enum Left {
 }
 
 impl Left {
+    /// Reads the record of a sandbox folder.
     pub fn read(folder: &SandboxFolder) -> Self {
         let foreign = |why: String| Self::Foreign { why, cgroup_parent: None };
         let record = match fs::read(folder.record()) {
@@ -172,6 +173,7 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
+/// Creates a folder, with its parents, that only root may enter.
 pub fn make_private_folder(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)

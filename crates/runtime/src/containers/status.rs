@@ -6,12 +6,14 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+/// Whether a sandbox's shim is alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SandboxState {
     Ready,
     NotReady,
 }
 
+/// The current state of a sandbox.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SandboxStatus {
     pub id: String,
@@ -25,6 +27,7 @@ pub struct SandboxStatus {
     pub annotations: BTreeMap<String, String>,
 }
 
+/// The state of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ContainerState {
     Created,
@@ -134,6 +137,7 @@ pub enum Event {
     },
 }
 
+/// The size of a terminal, in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminalSize {
     pub columns: u16,

@@ -14,6 +14,7 @@ fn check_long(ret: libc::c_long) -> io::Result<libc::c_long> {
     if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
 }
 
+/// Converts bytes to a C string; fails on a NUL byte.
 pub fn cstring(bytes: impl Into<Vec<u8>>) -> io::Result<CString> {
     CString::new(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "string contains a NUL byte"))
 }
@@ -38,6 +39,7 @@ pub fn errno_text_of(text: &str) -> String {
     }
 }
 
+/// The two sides of a fork.
 pub enum Forked {
     Child,
     Parent { pid: i32, pidfd: OwnedFd },
@@ -216,6 +218,7 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
+/// Duplicates a descriptor onto `target`, without close-on-exec.
 pub fn dup_to(fd: RawFd, target: RawFd) -> io::Result<()> {
     if fd == target {
         // SAFETY: plain system call. dup2 onto the same descriptor would keep close-on-exec.
@@ -233,6 +236,7 @@ pub fn cloexec_from(first: u32) -> io::Result<()> {
         .map(drop)
 }
 
+/// Closes every descriptor from `first` on.
 pub fn close_from(first: u32) -> io::Result<()> {
     close_range(first, u32::MAX)
 }

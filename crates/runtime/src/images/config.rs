@@ -26,6 +26,7 @@ pub struct ConfigBlob {
     pub rootfs: RootFs,
 }
 
+/// The layers of the image's root file system.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct RootFs {
     #[serde(rename = "type", default)]

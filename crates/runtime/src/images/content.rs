@@ -31,6 +31,7 @@ impl ContentStore {
         Ok(ContentStore { blobs: Arc::new(blobs), ingest: Arc::new(ingest) })
     }
 
+    /// Returns the path of a blob, whether or not it exists.
     pub fn blob_path(&self, digest: &Digest) -> PathBuf {
         self.blobs.join(digest.hex())
     }
@@ -44,6 +45,7 @@ impl ContentStore {
         self.size(digest).is_some()
     }
 
+    /// Opens a blob without verifying it.
     pub fn open_blob(&self, digest: &Digest) -> Result<File, ContentError> {
         let path = self.blob_path(digest);
         File::open(&path).map_err(|source| match source.kind() {
@@ -89,6 +91,7 @@ impl ContentStore {
         Ok(Ingest { blobs: self.blobs.clone(), path, file, hasher: Some(Hasher::new()), kept: false })
     }
 
+    /// Removes a blob and returns its size; 0 if it does not exist.
     pub fn remove(&self, digest: &Digest) -> Result<u64, ContentError> {
         let path = self.blob_path(digest);
         let size = self.size(digest).unwrap_or(0);

@@ -13,6 +13,7 @@ use super::reference::Reference;
 /// The key that docker uses for its own registry.
 const DEFAULT_KEY: &str = "index.docker.io";
 
+/// A user name and password, or a token, for a registry.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Credential {
     pub username: String,
@@ -35,6 +36,7 @@ impl Credential {
     }
 }
 
+/// Why a docker configuration could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
     #[error("malformed docker configuration")]

@@ -13,6 +13,7 @@ use super::oci::DocumentError;
 use super::reference::ReferenceError;
 use super::registry::RegistryError;
 
+/// Why an operation on images or snapshots failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     #[error(transparent)]

@@ -9,6 +9,7 @@ use super::digest::Digest;
 
 type Lock = tokio::sync::Mutex<()>;
 
+/// Locks by digest; a lock exists while it is held or waited for.
 #[derive(Default)]
 pub struct DigestLocks {
     locks: Mutex<BTreeMap<Digest, Weak<Lock>>>,

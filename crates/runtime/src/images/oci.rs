@@ -24,6 +24,7 @@ pub const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// The highest number of lower directories of an overlayfs mount.
 pub const MAX_LAYERS: usize = 500;
 
+/// A reference to a blob: its media type, digest and size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Descriptor {
@@ -53,6 +54,7 @@ impl Descriptor {
     }
 }
 
+/// The manifest of one platform's image.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
@@ -63,6 +65,7 @@ pub struct Manifest {
     pub layers: Vec<Descriptor>,
 }
 
+/// An index of manifests, usually one per platform.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Index {
@@ -80,6 +83,7 @@ pub enum Document {
     Index(Index),
 }
 
+/// Why a manifest or index could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
     #[error("malformed manifest")]
@@ -131,6 +135,7 @@ fn parse_manifest(bytes: &[u8]) -> Result<Manifest, DocumentError> {
     Ok(manifest)
 }
 
+/// An operating system and architecture.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Platform {
     #[serde(default)]

@@ -30,6 +30,7 @@ pub struct OverlayMount {
 }
 
 impl OverlayMount {
+    /// Returns the mount point.
     pub fn target(&self) -> PathBuf {
         self.dir.join("rootfs")
     }

@@ -20,6 +20,7 @@ pub struct Reference {
     digest: Option<Digest>,
 }
 
+/// Why a text is not an image reference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
     #[error("invalid reference format: the reference is empty")]

@@ -27,6 +27,7 @@ pub struct Target {
     pub inputs: Option<String>,
 }
 
+/// The images by name.
 pub type Refs = BTreeMap<Reference, Target>;
 
 /// Identifies one version of the file, to notice another process's change without reading the file.
@@ -37,6 +38,7 @@ pub struct Stamp {
     changed: (i64, i64),
 }
 
+/// Returns the stamp of the file; `None` if it does not exist.
 pub fn stamp(root: &Path) -> Result<Option<Stamp>, ContentError> {
     let path = root.join("index.json");
     match fs::metadata(&path) {

@@ -96,6 +96,7 @@ pub struct SnapshotStore {
 }
 
 impl SnapshotStore {
+    /// Opens or creates the folders of the store.
     pub fn open(root: &Path, layers: LayerStore) -> Result<SnapshotStore, ImageError> {
         let store = SnapshotStore {
             root: root.join("snapshots"),

@@ -162,6 +162,7 @@ impl ImageStore {
         .await
     }
 
+    /// Returns the snapshot with this name.
     pub async fn snapshot(&self, name: &str) -> Result<Option<Snapshot>, ImageError> {
         let name = name.to_owned();
         self.blocking("finding a snapshot", move |inner| inner.snapshots.get(&name)).await
@@ -237,6 +238,7 @@ impl Inner {
         Ok(())
     }
 
+    /// Unpacks one layer; those below it must be unpacked.
     pub fn unpack_layer(&self, content: &Content, at: usize) -> Result<(), ImageError> {
         let chain = content.chain_ids[at];
         if self.layers.has(&chain) {

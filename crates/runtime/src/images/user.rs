@@ -24,6 +24,7 @@ pub struct ResolvedUser {
     pub name: Option<String>,
 }
 
+/// Why a user could not be resolved.
 #[derive(Debug, thiserror::Error)]
 pub enum UserError {
     #[error("user {0:?}: no users found")]

@@ -27,6 +27,7 @@ pub struct DeviceIo {
     pub writes: u64,
 }
 
+/// Statistics beyond those of `Stats`; `None` if the kernel does not report them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Details {
     pub user_nanos: Option<u64>,
@@ -53,6 +54,7 @@ fn throttling(cpu_stat: &str, throttled: &str, unit: u64) -> Option<Throttling> 
     })
 }
 
+/// Reads the statistics of a v1 cgroup from its folders in the hierarchies.
 pub fn read_v1(cpu: Option<PathBuf>, cpuacct: Option<PathBuf>, memory: Option<PathBuf>) -> Details {
     let times = text(cpuacct.as_deref(), "cpuacct.stat");
     let ticks = |key: &str| keyed(&times, key).map(|ticks| ticks.saturating_mul(TICK_NANOS));
@@ -69,6 +71,7 @@ pub fn read_v1(cpu: Option<PathBuf>, cpuacct: Option<PathBuf>, memory: Option<Pa
     }
 }
 
+/// Reads the statistics of a v2 cgroup.
 pub fn read_v2(folder: &Path) -> Details {
     let folder = Some(folder);
     let (cpu, memory) = (text(folder, "cpu.stat"), text(folder, "memory.stat"));

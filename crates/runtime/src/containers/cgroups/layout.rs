@@ -15,11 +15,13 @@ pub struct Hierarchy {
 }
 
 impl Hierarchy {
+    /// Returns whether the hierarchy has the controller.
     pub fn has(&self, controller: &str) -> bool {
         self.controllers.iter().any(|name| name == controller)
     }
 }
 
+/// The mounted hierarchies of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Layout {
     /// `unified` is the v2 mount of a hybrid machine, used for `cgroup.kill`.

@@ -41,6 +41,7 @@ pub struct DeviceRule {
 }
 
 impl DeviceRule {
+    /// Returns the rule as a line of v1's `devices.allow`.
     pub fn v1_text(&self) -> String {
         let number = |n: Option<u32>| n.map_or("*".to_owned(), |n| n.to_string());
         let kind = if self.block { 'b' } else { 'c' };
@@ -196,6 +197,7 @@ fn read_limit(folder: &Path, file: &str) -> Option<i64> {
     shown_limit(&fs::read_to_string(folder.join(file)).ok()?)
 }
 
+/// Reads the limits of a v1 cgroup.
 pub fn read_v1(cpu: Option<PathBuf>, memory: Option<PathBuf>) -> Resources {
     Resources {
         cpu_quota: cpu.and_then(|folder| read_limit(&folder, "cpu.cfs_quota_us")),
@@ -204,6 +206,7 @@ pub fn read_v1(cpu: Option<PathBuf>, memory: Option<PathBuf>) -> Resources {
     }
 }
 
+/// Reads the limits of a v2 cgroup.
 pub fn read_v2(folder: &Path) -> Resources {
     let cpu = fs::read_to_string(folder.join("cpu.max")).ok();
     Resources {

@@ -52,6 +52,7 @@ impl Cgroups {
     }
 }
 
+/// Reads the usage of a v1 cgroup from its folders in the hierarchies.
 pub fn read_v1(cpuacct: Option<PathBuf>, memory: Option<PathBuf>, pids: Option<PathBuf>) -> Stats {
     let usage = number(memory.as_deref(), "memory.usage_in_bytes");
     let stat = text(memory.as_deref(), "memory.stat");
@@ -67,6 +68,7 @@ pub fn read_v1(cpuacct: Option<PathBuf>, memory: Option<PathBuf>, pids: Option<P
     }
 }
 
+/// Reads the usage of a v2 cgroup.
 pub fn read_v2(folder: &Path) -> Stats {
     let folder = Some(folder);
     let usage = number(folder, "memory.current");

@@ -49,6 +49,7 @@ pub struct JoinedPids<'a> {
     pub traced: bool,
 }
 
+/// Everything that a cloned process needs to become the program.
 pub struct Launch<'a> {
     pub surroundings: Surroundings<'a>,
     pub process: &'a Process,
@@ -62,6 +63,7 @@ pub struct Launch<'a> {
     pub user_namespace: Option<UserNamespace<'a>>,
 }
 
+/// The user namespace that a process enters.
 #[derive(Clone, Copy)]
 pub struct UserNamespace<'a> {
     pub fd: BorrowedFd<'a>,

@@ -32,6 +32,7 @@ enum Kind {
     File,
 }
 
+/// A handle to a container's root, for resolving paths in it.
 pub struct Root {
     fd: OwnedFd,
 }

@@ -14,6 +14,7 @@ pub struct Stdio {
 }
 
 impl Stdio {
+    /// Returns the numbers of the open descriptors.
     pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
         [&self.stdin, &self.stdout, &self.stderr].into_iter().flatten().map(AsRawFd::as_raw_fd)
     }

@@ -5,6 +5,7 @@ use std::io;
 use super::Failure;
 use super::root::{self, Links, Root};
 
+/// The working directory of a process that is being set up.
 pub struct WorkingFolder<'a> {
     path: &'a str,
     /// Whether the process has already entered it.

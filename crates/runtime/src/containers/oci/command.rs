@@ -33,6 +33,7 @@ pub struct Job {
     pub terminal: Option<Option<TerminalSize>>,
 }
 
+/// What the runtime is to start.
 pub enum Task {
     /// The container's first process.
     Start,

@@ -150,6 +150,7 @@ impl Runtime {
         Ok(())
     }
 
+    /// Returns a container's spec and status.
     pub fn container(&self, id: &str) -> Result<Container> {
         let sandbox = self.sandbox_of(id)?;
         let Entry { spec, status } = sandbox.entry(id)?;

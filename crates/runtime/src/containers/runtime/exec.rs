@@ -20,6 +20,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 /// Makes ids of commands unique: the number within this server, and its start time among its predecessors.
 static NEXT_EXEC: AtomicU64 = AtomicU64::new(0);
 
+/// A command to run in a container.
 #[derive(Debug, Clone, Default)]
 pub struct ExecRequest {
     pub container_id: String,
@@ -32,6 +33,7 @@ pub struct ExecRequest {
     pub size: Option<TerminalSize>,
 }
 
+/// Which streams of a container's first process to attach to.
 #[derive(Debug, Clone, Default)]
 pub struct AttachRequest {
     pub container_id: String,
@@ -41,6 +43,7 @@ pub struct AttachRequest {
     pub stderr: bool,
 }
 
+/// The exit code and the output of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecOutput {
     pub stdout: Vec<u8>,

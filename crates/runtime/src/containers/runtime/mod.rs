@@ -28,6 +28,7 @@ use shim_program::ShimProgram;
 /// A receiver that is this many events behind misses events and has to list again.
 const EVENT_QUEUE: usize = 1024;
 
+/// The paths, the shim program and the cgroups of a runtime.
 #[derive(Debug, Clone)]
 pub struct RuntimeOptions {
     /// Contains sockets, mounts and exit codes; created if missing. It must survive a restart of the server.
@@ -184,6 +185,7 @@ impl Runtime {
         }
     }
 
+    /// Returns the status of a sandbox.
     pub fn sandbox_status(&self, id: &str) -> Result<SandboxStatus> {
         self.sandbox(id).map(|sandbox| sandbox.status())
     }

@@ -29,12 +29,14 @@ const SHIM_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// More than the one line that a new shim prints.
 const READY_BYTES: u64 = 64 << 10;
 
+/// A container with its spec and latest status.
 #[derive(Clone)]
 pub struct Entry {
     pub spec: Arc<ContainerSpec>,
     pub status: ContainerStatus,
 }
 
+/// One sandbox of the runtime.
 pub struct Sandbox {
     folder: SandboxFolder,
     record: SandboxRecord,
@@ -151,6 +153,7 @@ impl Sandbox {
         }
     }
 
+    /// Returns the connection to the shim; an error if it has ended.
     pub fn client(&self) -> Result<ShimClient> {
         let client = lock(&self.inside).client.clone();
         client.ok_or_else(|| Error::State(format!("sandbox {:?} is not running", self.id())))

@@ -30,6 +30,7 @@ impl ShimProgram {
         Ok(Self { path: path.to_owned(), args: args.to_vec(), file })
     }
 
+    /// Returns the command that runs the shim for a sandbox.
     pub fn command(&self, folder: &SandboxFolder) -> Command {
         let mut command = Command::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
         command.arg0(&self.path).args(&self.args).arg(folder.path());

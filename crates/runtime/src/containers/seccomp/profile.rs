@@ -7,6 +7,7 @@ use crate::containers::capabilities;
 /// Prevents a hostile profile from growing the filter without bound.
 const MAX_RULES: usize = 4096;
 
+/// What happens to a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     Allow,
@@ -33,6 +34,7 @@ impl Action {
     }
 }
 
+/// How an argument is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operator {
     NotEqual,
@@ -44,6 +46,7 @@ pub enum Operator {
     MaskedEqual,
 }
 
+/// A condition on one argument of a system call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arg {
     /// The index of the argument, 0 to 5.
@@ -63,6 +66,7 @@ pub struct Rule {
     pub args: Vec<Arg>,
 }
 
+/// The rules for system calls, and the action for all others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
     pub default_action: Action,

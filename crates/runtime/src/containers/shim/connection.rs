@@ -19,6 +19,7 @@ struct Frame {
     fds: Vec<OwnedFd>,
 }
 
+/// A connection with its unsent messages.
 pub struct Connection {
     stream: UnixStream,
     decoder: Decoder,
@@ -46,6 +47,7 @@ impl Connection {
         self.stream.as_fd()
     }
 
+    /// Returns whether messages are waiting to be sent.
     pub fn wants_write(&self) -> bool {
         !self.queue.is_empty()
     }
@@ -79,6 +81,7 @@ impl Connection {
         self.flush()
     }
 
+    /// Sends queued messages until the socket accepts no more.
     pub fn flush(&mut self) -> io::Result<()> {
         while let Some(frame) = self.queue.front_mut() {
             let fds: Vec<BorrowedFd<'_>> = frame.fds.iter().map(AsFd::as_fd).collect();

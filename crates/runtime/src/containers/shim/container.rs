@@ -22,6 +22,7 @@ use crate::containers::state::{self, SandboxFolder};
 use crate::containers::status::{ContainerState, ContainerStatus};
 use crate::containers::sys;
 
+/// A container of the shim.
 pub struct Container {
     pub spec: ContainerSpec,
     pub status: ContainerStatus,
@@ -95,14 +96,17 @@ impl Container {
         capabilities::holds(capabilities::sets_of(&self.spec).permitted, "SYS_PTRACE")
     }
 
+    /// Returns whether the container was created and is not being started.
     pub fn is_startable(&self) -> bool {
         self.status.state == ContainerState::Created && self.pid == 0
     }
 
+    /// Returns whether the first process is running or being started.
     pub fn is_alive(&self) -> bool {
         self.pid != 0
     }
 
+    /// Writes the status to the container's folder; logs a failure.
     pub fn save(&self, folder: &SandboxFolder) {
         if let Err(error) = state::write_json(&folder.status(&self.spec.id), &self.status) {
             super::note(format_args!("write status of {}: {error}", self.spec.id));
@@ -255,6 +259,7 @@ impl Container {
         self.status.running(self.pid, Timestamp::now());
     }
 
+    /// Sends a signal to the first process.
     pub fn signal(&self, signal: i32) -> Result<(), String> {
         if let Some(oci) = self.oci.as_ref().filter(|_| self.pid != 0 && signal != libc::SIGKILL) {
             return oci::signal(oci, &self.spec.id, signal);
@@ -291,6 +296,7 @@ impl Container {
         self.status.exited(exit_code, signal, oom_killed, Timestamp::now());
     }
 
+    /// Records a failed start, kills what was started and removes the cgroup.
     pub fn start_failed(&mut self, message: &str, cgroups: &Cgroups) {
         if self.oci.is_some() {
             // Kill what the runtime started before it failed.

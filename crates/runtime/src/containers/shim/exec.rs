@@ -18,6 +18,7 @@ use crate::containers::state::{self, SandboxFolder};
 use crate::containers::status::TerminalSize;
 use crate::containers::sys;
 
+/// A command that runs in a container.
 pub struct Exec {
     pub id: String,
     pub pid: i32,

@@ -35,6 +35,7 @@ pub struct Report {
     joined: bool,
 }
 
+/// How far a process has come on the way to its program.
 pub enum Progress {
     Waiting,
     /// The program runs, or the process died without a report.
@@ -113,6 +114,7 @@ pub fn launch_by_runtime(job: &Job, stdio: Stdio) -> Result<Launched, String> {
     }
 }
 
+/// Clones a process of the shim that sets itself up and executes the program.
 pub fn launch(
     target: Target<'_>,
     process: &Process,

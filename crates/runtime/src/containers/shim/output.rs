@@ -81,6 +81,7 @@ pub enum Port {
     ClientOutput(usize, Stream),
 }
 
+/// The streams of a container's first process, its log, and the attached clients.
 #[derive(Default)]
 pub struct Output {
     sources: Vec<Option<Source>>,
@@ -126,6 +127,7 @@ impl Output {
         self.log.as_mut().map_or(Ok(()), LogFile::reopen)
     }
 
+    /// Adds a client; fails if too many are attached.
     pub fn attach(
         &mut self,
         stdin: Option<OwnedFd>,

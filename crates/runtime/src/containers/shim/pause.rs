@@ -24,6 +24,7 @@ const SYSTEM_CALLS: [&str; 7] =
 /// The first byte of the report that carries the namespace's procfs.
 const PROCFS_REPORT: u8 = b'p';
 
+/// The running pause process.
 pub struct Pause {
     pub pidfd: OwnedFd,
     /// A detached mount. Only a process in the namespace can create one, and processes that enter it later may

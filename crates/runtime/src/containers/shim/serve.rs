@@ -39,6 +39,7 @@ pub struct Namespaces {
     pub user_namespace: Option<UserNamespace>,
 }
 
+/// The shim's state.
 pub struct Shim {
     pub(super) folder: SandboxFolder,
     pub(super) record: SandboxRecord,

@@ -22,6 +22,7 @@ fn step(what: &str) -> impl FnOnce(io::Error) -> String + '_ {
     move |error| format!("{what}: {}", errno_text(&error))
 }
 
+/// Sets up the sandbox in the calling process, which becomes its shim.
 pub fn sandbox(folder: SandboxFolder, record: SandboxRecord) -> Result<Shim, String> {
     let config = &record.config;
     // SAFETY: plain system call.

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use crate::containers::spec::IdRange;
 use crate::containers::sys::{self, Forked, errno_text};
 
+/// A user namespace and its range of host ids.
 pub struct UserNamespace {
     fd: OwnedFd,
     pub ids: IdRange,

@@ -38,6 +38,7 @@ pub(super) struct Contents {
 }
 
 impl Contents {
+    /// Returns the digest and size of a file, following links.
     pub fn file(&self, name: &str) -> Result<(Digest, u64), ArchiveError> {
         let mut name = clean(name);
         // A link refers to a file, not to another link; a few more are harmless.
@@ -53,6 +54,7 @@ impl Contents {
         Err(ArchiveError::MissingFile { name })
     }
 
+    /// Parses a document; `None` if the archive does not have it.
     pub fn document<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, ArchiveError> {
         let Some(bytes) = self.documents.get(name) else { return Ok(None) };
         let parsed = serde_json::from_slice(bytes);

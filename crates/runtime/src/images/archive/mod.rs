@@ -28,6 +28,7 @@ impl Default for ImportOptions {
     }
 }
 
+/// Why an archive could not be imported or exported.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     #[error("cannot read the archive")]

@@ -27,6 +27,7 @@ pub struct Machine {
     machine: u64,
 }
 
+/// The part of an ELF file that the dynamic loader needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elf {
     pub machine: Machine,

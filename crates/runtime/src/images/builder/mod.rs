@@ -21,6 +21,7 @@ const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody
 const GROUP: &str = "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n";
 const NSSWITCH: &str = "passwd: files\ngroup: files\nhosts: files dns\n";
 
+/// Why an image could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     #[error("cannot {action} {}", path.display())]
@@ -115,6 +116,7 @@ impl ImageBuild {
         self
     }
 
+    /// Adds a file with the given content.
     pub fn file(mut self, path: &str, content: impl Into<Vec<u8>>, mode: u32) -> ImageBuild {
         self.nodes.insert(path.to_owned(), Node::Bytes { content: content.into(), mode });
         self
@@ -126,11 +128,13 @@ impl ImageBuild {
         self
     }
 
+    /// Adds a folder.
     pub fn dir(mut self, path: &str, mode: u32) -> ImageBuild {
         self.nodes.insert(path.to_owned(), Node::Dir { mode });
         self
     }
 
+    /// Adds a symbolic link.
     pub fn symlink(mut self, path: &str, target: &str) -> ImageBuild {
         self.nodes.insert(path.to_owned(), Node::Symlink { target: target.to_owned() });
         self

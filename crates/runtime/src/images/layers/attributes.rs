@@ -69,6 +69,7 @@ pub fn is_whiteout(metadata: &std::fs::Metadata) -> bool {
     metadata.file_type().is_char_device() && metadata.rdev() == 0
 }
 
+/// Marks a directory as opaque: it hides its content in lower layers.
 pub fn set_opaque(dir: &Path) -> io::Result<()> {
     set_xattr(dir, OPAQUE_XATTR, b"y")
 }

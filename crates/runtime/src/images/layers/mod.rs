@@ -34,6 +34,7 @@ impl Default for LayerLimits {
     }
 }
 
+/// Why a layer could not be unpacked or managed.
 #[derive(Debug, thiserror::Error)]
 pub enum LayerError {
     #[error("cannot {action} {}", path.display())]
@@ -88,6 +89,7 @@ pub struct LayerStore {
 const SYNCED: &str = "synced";
 
 impl LayerStore {
+    /// Opens or creates the folders of the store.
     pub fn open(root: &Path) -> Result<LayerStore, LayerError> {
         let store =
             LayerStore { root: root.join("layers"), ingest: root.join("ingest"), trash: root.join("trash") };

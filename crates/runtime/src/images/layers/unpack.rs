@@ -29,6 +29,7 @@ const MAX_LINKS: usize = 40;
 /// The largest file that is copied up from a lower layer for a hard link to it.
 const MAX_COPY_UP_BYTES: u64 = 8 << 30;
 
+/// The size of an unpacked layer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Unpacked {
     pub bytes: u64,

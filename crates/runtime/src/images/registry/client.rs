@@ -22,6 +22,7 @@ pub const MAX_ATTEMPTS: u32 = 4;
 const FIRST_BACKOFF: Duration = Duration::from_millis(200);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
+/// A client for one repository.
 pub struct RegistryClient {
     http: HttpClient,
     reference: Reference,

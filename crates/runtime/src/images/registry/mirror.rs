@@ -15,6 +15,7 @@ pub struct Mirror {
     base: String,
 }
 
+/// Why a text does not describe a mirror.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MirrorError {
     #[error("{0:?} is not registry=url")]

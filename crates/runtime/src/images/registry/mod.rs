@@ -18,6 +18,7 @@ pub use mirror::{Mirror, MirrorError};
 pub use pace::Pace;
 pub use pull::{Progress, ProgressFn, PullOptions, Pulled};
 
+/// Why a registry did not deliver what was requested.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     /// The host, the repository, and the tag or digest.
@@ -41,6 +42,7 @@ pub enum RegistryError {
     Document(#[from] DocumentError),
 }
 
+/// Why an HTTP exchange failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
     #[error("dial tcp {address}")]

@@ -41,6 +41,7 @@ pub struct Progress {
 /// Called from the pulling tasks; it should return at once.
 pub type ProgressFn = Arc<dyn Fn(&Progress) + Send + Sync>;
 
+/// How to pull an image.
 #[derive(Clone)]
 pub struct PullOptions {
     /// Credentials. Those that match the image are tried one after the other; it is pulled anonymously only if

@@ -47,6 +47,7 @@ pub fn open(
     Ok(tree)
 }
 
+/// Id-maps a tree to the user namespace; the error has runc's wording.
 pub fn map_ids(tree: &OwnedFd, source: &Path, namespace: BorrowedFd<'_>) -> Result<(), Failure> {
     mount_api::map_ids(tree.as_fd(), namespace).map_err(Failure::step(format!(
         "failed to set MOUNT_ATTR_IDMAP on {source:?} (maybe the filesystem used doesn't support idmap mounts on this kernel?)"

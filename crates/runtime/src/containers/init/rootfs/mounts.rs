@@ -94,6 +94,7 @@ pub fn attach(
     attached.map_err(failed(destination))
 }
 
+/// Describes a failed mount at `destination`.
 pub fn failed(destination: &str) -> impl FnOnce(io::Error) -> Failure {
     Failure::step(format!("error mounting to rootfs at {destination:?}"))
 }

@@ -40,6 +40,7 @@ pub struct Shared<'a> {
     pub procfs: Procfs,
 }
 
+/// The plan of a container's root.
 pub struct RootfsPlan {
     pub procfs: Procfs,
     pub rootfs: PathBuf,
@@ -54,11 +55,13 @@ pub struct RootfsPlan {
     pub cgroup_hierarchies: Vec<String>,
 }
 
+/// A mount with its destination.
 pub struct Planned {
     pub destination: String,
     pub what: What,
 }
 
+/// What is mounted.
 pub enum What {
     Given(MountKind),
     Dev,
