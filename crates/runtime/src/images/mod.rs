@@ -6,7 +6,7 @@
 //!   blobs/sha256/<hex>        content, verified and synced before it is renamed here
 //!   layers/<chain id>/fs      each layer unpacked once, an overlayfs lower directory
 //!   snapshots/<name>/         upper, work and rootfs (the mount point) of one container
-//!   ingest/, trash/           what is being made and what is being removed; emptied at the next start
+//!   ingest/, trash/           unfinished and discarded files; emptied at the next start
 //!   index.lock, lease.lock    keep processes apart, see `catalog` and `collect`
 //! ```
 //!

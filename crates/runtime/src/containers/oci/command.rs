@@ -1,5 +1,5 @@
-//! Calls of an OCI runtime. A clone of the shim makes the calls that start something; the shim makes those that
-//! end it.
+//! Calls of an OCI runtime. A clone of the shim calls it to start a process; the shim itself calls it to signal or
+//! delete one.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;

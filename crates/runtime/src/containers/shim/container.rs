@@ -113,7 +113,7 @@ impl Container {
         }
     }
 
-    /// Clones the first process. The report socket tells by its end whether the program runs.
+    /// Clones the first process. Whether its program runs is known when its report socket closes.
     pub fn start(&mut self, around: &Surrounding<'_>) -> Result<(), String> {
         let spec = &self.spec;
         let process = Process::of(spec, around.hostname)?;
