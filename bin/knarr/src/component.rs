@@ -15,6 +15,7 @@ use knarr_apiserver::SYSTEM_VERSION;
 use knarr_client::clock::SystemClock;
 use knarr_client::kubeconfig::Access;
 use knarr_client::leader_election::LeaderElection;
+use knarr_client::leadership::Leadership;
 use knarr_client::{Client, Supervisor};
 use knarr_scheduler::config::go_duration::GoDuration;
 use knarr_scheduler::config::process::{ClientConnection, LeaderElection as ConfiguredLease};
@@ -118,10 +119,11 @@ impl Component {
         Ok(Self { access, clock, client, supervisor, name, election, port, progress })
     }
 
-    /// Runs `work` until a signal: all the time, or while holding the lease. `work` ends with the token it is given.
+    /// Runs `work` until a signal: all the time, or while holding the lease. `work` ends with `until`, and
+    /// writes through clients under its leadership.
     pub async fn run<F, Fut>(mut self, shown: Shown, work: F) -> Result<()>
     where
-        F: Fn(CancellationToken) -> Fut + Send + Sync + 'static,
+        F: Fn(Leadership) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = ()> + Send,
     {
         let stop = CancellationToken::new();
@@ -143,7 +145,7 @@ impl Component {
             async move {
                 match election {
                     Some(election) => election.while_leading(client, until, |leading| work(leading)).await,
-                    None => work(until).await,
+                    None => work(Leadership::unelected(until)).await,
                 }
             }
         });

@@ -14,6 +14,7 @@ use knarr_apimachinery::gvk::api_version;
 use knarr_apiserver::steps::{self, Step};
 use knarr_apiserver::{AdmissionConfig, ApiServer, Config, Keypair, RequestHeader, UserInfo};
 use knarr_client::leader_election::LeaderElection;
+use knarr_client::leadership::Leadership;
 use knarr_client::service_account::user_name;
 use knarr_client::{Client, Supervisor};
 use knarr_controllers::api_server_identity::storage_versions::StoredAs;
@@ -238,7 +239,9 @@ pub fn elections(
     let election = LeaderElection::new("kube-system", "leader-election-controller", identity);
     let elect = {
         let client = client.clone();
-        move |leading| knarr_controllers::lease_election::run(client.clone(), leading)
+        move |leading: Leadership| {
+            knarr_controllers::lease_election::run(client.clone().under(&leading), leading.until)
+        }
     };
     async move { election.while_leading(client, stop, elect).await }
 }
@@ -324,9 +327,10 @@ pub fn scheduler(
 ) -> Component {
     let client = client(server, clock, "system:kube-scheduler", &[], NAME).supervised_by(&options.supervisor);
     let (server, of, access) = (server.clone(), options.clone(), client.clone());
-    let component = move |stop| schedule(&server, access.clone(), &of, stop);
+    let component =
+        move |leading: Leadership| schedule(&server, access.clone().under(&leading), &of, leading.until);
     if !options.shared_store {
-        return component(stop);
+        return component(Leadership::unelected(stop));
     }
     in_turn(client, NAME, identity, component, &options.supervisor, stop)
 }
@@ -338,7 +342,7 @@ fn in_turn(
     client: Client,
     name: &'static str,
     identity: &str,
-    component: impl Fn(CancellationToken) -> Component + Send + Sync + 'static,
+    component: impl Fn(Leadership) -> Component + Send + Sync + 'static,
     supervisor: &Supervisor,
     stop: CancellationToken,
 ) -> Component {
@@ -392,12 +396,13 @@ pub fn controllers(
         settings: options.controllers.clone(),
     };
     let (access, supervisor) = (shared.clone(), options.supervisor.clone());
-    let component = move |stop| {
-        let (client_of, wanted) = (Arc::clone(&client_of), wanted.clone());
-        knarr_controllers::run(client_of, access.clone(), supervisor.clone(), wanted, stop)
+    let component = move |leading: Leadership| {
+        let client_of = leading::clients_under(&leading, &client_of);
+        let access = access.clone().under(&leading);
+        knarr_controllers::run(client_of, access, supervisor.clone(), wanted.clone(), leading.until)
     };
     if !options.shared_store {
-        return component(stop);
+        return component(Leadership::unelected(stop));
     }
     in_turn(shared, NAME, identity, component, &options.supervisor, stop)
 }

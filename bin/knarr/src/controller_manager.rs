@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::component::{Component, ComponentArgs, Identity, Shown};
 use crate::controller_flags::ControllerArgs;
+use crate::leading;
 use crate::private_files::read;
 use crate::signer::{CertificateKeys, SigningKey, TokenKey};
 
@@ -80,14 +81,14 @@ pub fn run(args: ControllerManagerArgs) -> Result<()> {
         let (client, supervisor) = (component.client.clone(), component.supervisor.clone());
         let client_of = identities(&args, &component)?;
         component
-            .run(shown(&args), move |stop| {
+            .run(shown(&args), move |leading| {
                 run_chosen(
                     &|name| chosen.takes(name),
-                    Arc::clone(&client_of),
-                    client.clone(),
+                    leading::clients_under(&leading, &client_of),
+                    client.clone().under(&leading),
                     supervisor.clone(),
                     options.clone(),
-                    stop,
+                    leading.until,
                 )
             })
             .await

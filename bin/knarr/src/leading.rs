@@ -1,12 +1,15 @@
 //! Runs a component on one of several servers at a time.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use knarr_api::gates::COORDINATED_LEADER_ELECTION;
 use knarr_apiserver::SYSTEM_VERSION;
 use knarr_client::Client;
 use knarr_client::leader_election::LeaderElection;
+use knarr_client::leadership::Leadership;
 use knarr_client::lease_candidate::Candidate;
+use knarr_controllers::ClientOf;
 use tokio_util::sync::CancellationToken;
 
 /// Who holds the lease of a component, in upstream's form: host name and something unique.
@@ -35,6 +38,12 @@ pub fn stand(
     candidate.run(client, stop)
 }
 
+/// The same clients for the work of a leader.
+pub fn clients_under(leadership: &Leadership, client_of: &ClientOf) -> ClientOf {
+    let (leadership, client_of) = (leadership.clone(), Arc::clone(client_of));
+    Arc::new(move |name| client_of(name).under(&leadership))
+}
+
 /// Runs `component` while this process holds the lease `name` in `kube-system`, until `stop`
 /// ([`LeaderElection::while_leading`]).
 pub async fn while_leading<F, Fut>(
@@ -44,7 +53,7 @@ pub async fn while_leading<F, Fut>(
     stop: CancellationToken,
     component: F,
 ) where
-    F: Fn(CancellationToken) -> Fut,
+    F: Fn(Leadership) -> Fut,
     Fut: Future<Output = ()>,
 {
     let coordinated = COORDINATED_LEADER_ELECTION.is_on();

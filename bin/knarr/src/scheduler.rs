@@ -46,7 +46,7 @@ pub fn run(mut args: SchedulerArgs) -> Result<()> {
         let shown = shown(&args.component, &config, &running);
         let supervisor = component.supervisor.clone();
         component
-            .run(shown, move |stop| {
+            .run(shown, move |leading| {
                 let running = Arc::clone(&running);
                 let observe = move |stage: Stage<'_>| match stage {
                     Stage::Started(scheduler) => {
@@ -55,7 +55,8 @@ pub fn run(mut args: SchedulerArgs) -> Result<()> {
                     }
                     Stage::Synced => running.synced.store(true, Ordering::Relaxed),
                 };
-                schedule(client.clone(), config.clone(), &supervisor, observe, stop)
+                let client = client.clone().under(&leading);
+                schedule(client, config.clone(), &supervisor, observe, leading.until)
             })
             .await
     })

@@ -9,6 +9,7 @@ use knarr_api::kind::{Kind, ResourceType};
 use knarr_apimachinery::clock::Clock;
 
 use crate::error::{Error, Result};
+use crate::leadership::{Fenced, Leadership, Term};
 use crate::supervisor::Supervisor;
 use crate::transport::{ListOptions, Query, Transport};
 
@@ -23,6 +24,8 @@ pub struct Client {
     field_manager: Arc<str>,
     agent: Arc<str>,
     supervisor: Supervisor,
+    /// The term that its writes belong to, and the way that takes them at any time.
+    led: Option<(Arc<Term>, Arc<dyn Transport>)>,
 }
 
 /// A patch and its format.
@@ -53,7 +56,7 @@ impl Client {
     /// `field_manager` is the name under which this component's writes are recorded.
     pub fn new(transport: Arc<dyn Transport>, clock: Arc<dyn Clock>, field_manager: &str) -> Self {
         let (agent, supervisor) = (agent(field_manager).into(), Supervisor::new(Arc::clone(&clock)));
-        Self { transport, clock, field_manager: field_manager.into(), agent, supervisor }
+        Self { transport, clock, field_manager: field_manager.into(), agent, supervisor, led: None }
     }
 
     /// What works in the background with this client, its informers for instance, is among the supervisor's tasks.
@@ -61,6 +64,29 @@ impl Client {
     pub fn supervised_by(mut self, supervisor: &Supervisor) -> Self {
         self.supervisor = supervisor.clone();
         self
+    }
+
+    /// For the work of a leader: what it writes is sent only while the lease is held.
+    pub fn under(mut self, leadership: &Leadership) -> Self {
+        if let Some(term) = leadership.term() {
+            let open = self.led.take().map_or(self.transport, |(_, open)| open);
+            self.transport = Arc::new(Fenced::new(Arc::clone(&open), Arc::clone(term)));
+            self.led = Some((Arc::clone(term), open));
+        }
+        self
+    }
+
+    /// As before [`Client::under`]: for what may be written after the lease's end, too.
+    pub fn under_no_lease(mut self) -> Self {
+        if let Some((_, open)) = self.led.take() {
+            self.transport = open;
+        }
+        self
+    }
+
+    /// Whether the lease that its writes need is held now; always, where they need none.
+    pub fn holds_lease(&self) -> bool {
+        self.led.as_ref().is_none_or(|(term, _)| term.is_held())
     }
 
     pub fn supervisor(&self) -> &Supervisor {

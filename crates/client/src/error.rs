@@ -23,6 +23,9 @@ pub enum Error {
     /// The answer is not what the protocol says.
     #[error("unexpected answer of the API server: {0}")]
     Protocol(String),
+    /// The write was not sent: its sender does not lead any more.
+    #[error("not sent: the lease under which this was to be written is not held any more")]
+    LeaseLost,
 }
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;

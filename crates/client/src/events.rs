@@ -72,7 +72,9 @@ impl EventRecorder {
             component: Some(component.to_owned()),
             host: (!host.is_empty()).then(|| host.to_owned()),
         };
-        let (writer, queue) = (client.clone(), Arc::new(tokio::sync::Mutex::new(queue)));
+        let queue = Arc::new(tokio::sync::Mutex::new(queue));
+        // They tell of what was done while the lease was held.
+        let writer = client.clone().under_no_lease();
         let writing = client.supervisor().run_until_done("event-recorder", stop, move |stop| {
             let (client, queue) = (writer.clone(), Arc::clone(&queue));
             async move { write_all(client, &mut *queue.lock().await, stop).await }

@@ -18,6 +18,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::client::Client;
 use crate::error::Result;
 use crate::events::{EventRecorder, EventType};
+use crate::leadership::{Leadership, Term};
 use crate::metrics;
 
 /// For how long a leader may act after the end of its lease before it counts as ill; upstream's.
@@ -94,29 +95,42 @@ impl LeaderElection {
 
     /// Runs `component` whenever this process leads, until `stop`.
     ///
-    /// What is run gets a token that is cancelled when the lease is lost or `stop` is cancelled. The lease is held until
-    /// what was run has ended, and then given up: the next leader need not wait for its end, and never acts beside this
-    /// one, unless it takes longer than [`LEFT_BEHIND`] to end. Lost, it is stood for again.
+    /// What is run gets a token that is cancelled when the lease is lost or `stop` is cancelled. At a stop the lease is
+    /// held until what was run has ended, and then given up: the next leader need not wait for its end, and never acts
+    /// beside this one. What takes longer than [`LEFT_BEHIND`] to end, or goes on when others may take a lease that was
+    /// lost, is dropped. A lost lease is stood for again. What is run writes through clients [`Client::under`] its
+    /// leadership, which send nothing once the lease is not held any more.
     ///
     /// Source: `ReleaseOnCancel` of client-go, which upstream's controller manager sets with the feature gate
     /// ControllerManagerReleaseLeaderElectionLockOnExit.
     pub async fn while_leading<F, Fut>(&self, client: Client, stop: CancellationToken, component: F)
     where
-        F: Fn(CancellationToken) -> Fut,
+        F: Fn(Leadership) -> Fut,
         Fut: Future<Output = ()>,
     {
         while !stop.is_cancelled() {
             let Some(leading) = self.clone().acquire(client.clone(), stop.clone()).await else { return };
             tracing::info!(lease = self.name, "leading");
-            let until = leading.until.clone();
             tokio::select! {
-                () = component(until.clone()) => {}
-                () = async {
-                    until.cancelled().await;
-                    client.clock().sleep(LEFT_BEHIND).await;
-                } => tracing::warn!(lease = self.name, "what led does not end: the lease is given up"),
+                () = component(Leadership::of(leading.until.clone(), Arc::clone(&leading.term))) => {}
+                () = self.patience(&leading, &client) => {
+                    tracing::warn!(lease = self.name, "what led does not end: the lease is given up");
+                }
             }
             leading.release().await;
+        }
+    }
+
+    /// Returns when a leader's work is not waited for any more.
+    async fn patience(&self, leading: &Leading, client: &Client) {
+        leading.until.cancelled().await;
+        tokio::select! {
+            () = client.clock().sleep(LEFT_BEHIND) => {}
+            () = async {
+                leading.term.over().await;
+                // From then on others may lead.
+                client.clock().sleep(self.lease_duration.saturating_sub(self.renew_deadline)).await;
+            } => {}
         }
     }
 
@@ -124,7 +138,10 @@ impl LeaderElection {
     async fn acquire(self, client: Client, stop: CancellationToken) -> Option<Leading> {
         let mut seen = Seen::default();
         metrics::leads(&self.name, false);
-        while !self.attempt(&client, &mut seen, self.renew_deadline, &stop).await {
+        let sent = loop {
+            if let Some(sent) = self.attempt(&client, &mut seen, self.renew_deadline, &stop).await {
+                break sent;
+            }
             tokio::select! {
                 () = stop.cancelled() => {
                     // An attempt that was cut short may have taken it.
@@ -133,13 +150,15 @@ impl LeaderElection {
                 }
                 () = client.clock().sleep(self.retry_period) => {}
             }
-        }
-        self.standing.set(&self.name, true, client.clock().monotonic());
+        };
+        self.standing.set(&self.name, true, sent);
+        let term = Arc::new(Term::new(Arc::clone(client.clock()), self.renew_deadline, sent));
         let recorder = EventRecorder::new(client.clone(), &self.name, "", stop.clone());
         self.tell(&recorder, "became leader");
         let (until, over) = (stop.child_token(), CancellationToken::new());
-        let kept = tokio::spawn(self.keep(client, until.clone(), over.clone(), seen, recorder));
-        Some(Leading { until, over: over.drop_guard(), kept })
+        let tenure = Tenure { term: Arc::clone(&term), leading: until.clone(), over: over.clone() };
+        let kept = tokio::spawn(self.keep(client, tenure, seen, recorder));
+        Some(Leading { until, term, over: over.drop_guard(), kept })
     }
 
     fn tell(&self, recorder: &EventRecorder, what: &str) {
@@ -155,66 +174,59 @@ impl LeaderElection {
     }
 
     /// One attempt to take or renew the lease that takes this long at most: a server that does not answer must not
-    /// make anybody act for longer than others let him.
+    /// make anybody act for longer than others let him. Answers when what took it was sent.
     async fn attempt(
         &self,
         client: &Client,
         seen: &mut Seen,
         longest: Duration,
         stop: &CancellationToken,
-    ) -> bool {
+    ) -> Option<Duration> {
         tokio::select! {
-            held = self.try_once(client, seen) => held.unwrap_or(false),
-            () = client.clock().sleep(longest) => false,
-            () = stop.cancelled() => false,
+            sent = self.try_once(client, seen) => sent.ok().flatten(),
+            () = client.clock().sleep(longest) => None,
+            () = stop.cancelled() => None,
         }
     }
 
-    /// Renews the lease until the leader's work is `over`, and then gives it up; cancels `leading` if it is lost.
-    async fn keep(
-        self,
-        client: Client,
-        leading: CancellationToken,
-        over: CancellationToken,
-        mut seen: Seen,
-        recorder: EventRecorder,
-    ) {
-        // However this ends, nobody goes on as the leader without it.
-        let _leads = leading.clone().drop_guard();
-        let mut renewed = client.clock().monotonic();
+    /// Renews the lease until the leader's work is over, and then gives it up; ends the term when it is lost.
+    async fn keep(self, client: Client, tenure: Tenure, mut seen: Seen, recorder: EventRecorder) {
+        let (term, over) = (&tenure.term, &tenure.over);
         loop {
             tokio::select! {
                 () = over.cancelled() => break,
-                () = client.clock().sleep(self.retry_period) => {}
+                () = client.clock().sleep(self.retry_period.min(term.left())) => {}
             }
-            let silent = client.clock().monotonic().saturating_sub(renewed);
-            let left = self.renew_deadline.saturating_sub(silent);
-            if self.attempt(&client, &mut seen, left, &over).await {
-                renewed = client.clock().monotonic();
-                self.standing.set(&self.name, true, renewed);
-            } else if client.clock().monotonic().saturating_sub(renewed) >= self.renew_deadline {
+            let left = term.left();
+            if left.is_zero() {
                 tracing::error!(lease = %self.name, "leadership lost");
                 self.tell(&recorder, "stopped leading");
-                self.standing.set(&self.name, false, renewed);
+                self.standing.set(&self.name, false, client.clock().monotonic());
                 return;
+            }
+            if let Some(sent) = self.attempt(&client, &mut seen, left, over).await {
+                term.renew(sent);
+                self.standing.set(&self.name, true, sent);
             }
         }
         // What may be left of its work ends before the next leader begins.
-        leading.cancel();
+        drop(tenure);
         self.standing.set(&self.name, false, client.clock().monotonic());
         self.tell(&recorder, "stopped leading");
         self.release(&client).await;
     }
 
-    /// One attempt to take or renew the lease; returns whether this process holds it.
-    async fn try_once(&self, client: &Client, seen: &mut Seen) -> Result<bool> {
+    /// One attempt to take or renew the lease. If this process holds it then, answers when that was written at the
+    /// earliest: right before it was sent. Others count from the write, not from its answer.
+    async fn try_once(&self, client: &Client, seen: &mut Seen) -> Result<Option<Duration>> {
         let now = client.clock().now();
         let lease = match client.get::<Lease>(&self.namespace, &self.name).await {
             Ok(lease) => lease,
-            Err(e) if e.is_not_found() && self.coordinated => return Ok(false),
+            Err(e) if e.is_not_found() && self.coordinated => return Ok(None),
             Err(e) if e.is_not_found() => {
+                let sent = client.clock().monotonic();
                 client.create(&self.first_lease(now)).await?;
-                return Ok(true);
+                return Ok(Some(sent));
             }
             Err(e) => return Err(e),
         };
@@ -224,10 +236,9 @@ impl LeaderElection {
             true => self.renewed_lease(&lease, now, unchanged_for),
             false => self.next_lease(&lease, now, unchanged_for),
         };
-        match next {
-            Some(next) => client.update(&next).await.map(|_| true),
-            None => Ok(false),
-        }
+        let Some(next) = next else { return Ok(None) };
+        let sent = client.clock().monotonic();
+        client.update(&next).await.map(|_| Some(sent))
     }
 
     fn first_lease(&self, now: Timestamp) -> Lease {
@@ -337,9 +348,24 @@ impl LeaderElection {
 struct Leading {
     /// Cancelled when the lease is lost or the leader is to stop.
     until: CancellationToken,
+    term: Arc<Term>,
     /// Cancelled when the leader's work has ended.
     over: DropGuard,
     kept: JoinHandle<()>,
+}
+
+/// The same for whoever renews the lease. However he ends, nobody goes on as the leader without him.
+struct Tenure {
+    term: Arc<Term>,
+    leading: CancellationToken,
+    over: CancellationToken,
+}
+
+impl Drop for Tenure {
+    fn drop(&mut self) {
+        self.term.end();
+        self.leading.cancel();
+    }
 }
 
 impl Leading {

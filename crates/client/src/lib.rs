@@ -10,6 +10,7 @@ pub mod http;
 pub mod informer;
 pub mod kubeconfig;
 pub mod leader_election;
+pub mod leadership;
 pub mod lease_candidate;
 pub mod metrics;
 pub mod reflector;

@@ -43,12 +43,17 @@ impl Preemptor {
     }
 }
 
-/// Who refused and how; no plugins when it was an error.
-type Refused = (BTreeSet<&'static str>, String);
+/// Why a pod was not bound.
+enum Unbound {
+    /// Who refused and how; no plugins when it was an error.
+    Refused(BTreeSet<&'static str>, String),
+    /// The lease was lost: somebody else may decide about the pod by now.
+    LeaseLost,
+}
 
-fn refused<T>(plugin: &'static str, status: &Status) -> Result<T, Refused> {
+fn refused<T>(plugin: &'static str, status: &Status) -> Result<T, Unbound> {
     let plugins = if status.is_rejected() { BTreeSet::from([plugin]) } else { BTreeSet::new() };
-    Err((plugins, status.message()))
+    Err(Unbound::Refused(plugins, status.message()))
 }
 
 impl Scheduler {
@@ -70,15 +75,16 @@ impl Scheduler {
                 let recorder = self.recorder.as_component(pod.scheduler_name());
                 recorder.event_about(pod.reference(), EventType::Normal, "Scheduled", text);
             }
-            Err((plugins, error)) => {
-                let result = if plugins.is_empty() { "error" } else { "unschedulable" };
-                self.count(profile, Some(result), bound.begun);
-                let Bound { pod, node, mut state, nominated, .. } = bound;
+            Err(unbound) => {
+                let Bound { pod, node, mut state, nominated, begun, .. } = bound;
                 self.unreserve(profile, &mut state, &pod, &node);
-                if self.background.is_ending() {
+                let (plugins, error) = match unbound {
+                    Unbound::Refused(plugins, error) if !self.is_over() => (plugins, error),
                     // Nobody turned the pod down: the next scheduler finds it as it was.
-                    return;
-                }
+                    _ => return,
+                };
+                let result = if plugins.is_empty() { "error" } else { "unschedulable" };
+                self.count(profile, Some(result), begun);
                 let reason = if plugins.is_empty() { "SchedulerError" } else { "Unschedulable" };
                 {
                     let mut state = self.lock();
@@ -112,7 +118,17 @@ impl Scheduler {
         }
     }
 
-    async fn try_bind(&self, profile: &Profile, bound: &mut Bound) -> Result<(), Refused> {
+    /// Whether this scheduler is to end, or leads no more and is about to learn of it.
+    fn is_over(&self) -> bool {
+        self.background.is_ending() || !self.client.holds_lease()
+    }
+
+    /// To be asked right before each write: whoever else leads by now decides about the pod, too.
+    fn still_leads(&self) -> Result<(), Unbound> {
+        if self.client.holds_lease() { Ok(()) } else { Err(Unbound::LeaseLost) }
+    }
+
+    async fn try_bind(&self, profile: &Profile, bound: &mut Bound) -> Result<(), Unbound> {
         let skipped = self.announce_node(profile, bound).await?;
         let (pod, node) = (&*bound.pod, bound.node.as_str());
         if let Some((answer, patience)) = bound.permit.take() {
@@ -134,6 +150,7 @@ impl Scheduler {
         let name = profile.scheduler_name.as_str();
         let begun = self.now();
         for plugin in profile.points.pre_bind.iter().filter(|p| !skipped.contains(p.name())) {
+            self.still_leads()?;
             let began = self.now();
             let status = plugin.pre_bind(&self.client, &bound.state, pod, node).await;
             self.metrics.sampled(&bound.state, "PreBind", plugin.name(), status.code, began);
@@ -143,11 +160,13 @@ impl Scheduler {
             }
         }
         self.metrics.point("PreBind", name, Code::Success, begun);
+        self.still_leads()?;
         if let Some(bound) = self.extenders.bind(&**self.client.clock(), pod, node).await {
-            return bound.map_err(|error| (BTreeSet::new(), crate::extender::chain(&error)));
+            return bound.map_err(|error| Unbound::Refused(BTreeSet::new(), crate::extender::chain(&error)));
         }
         let begun = self.now();
         for plugin in &profile.points.bind {
+            self.still_leads()?;
             let began = self.now();
             let status = plugin.bind(&self.client, pod, node).await;
             self.metrics.sampled(&bound.state, "Bind", plugin.name(), status.code, began);
@@ -158,7 +177,7 @@ impl Scheduler {
                 _ => return refused(plugin.name(), &status),
             }
         }
-        Err((BTreeSet::new(), "no plugin bound the pod".to_owned()))
+        Err(Unbound::Refused(BTreeSet::new(), "no plugin bound the pod".to_owned()))
     }
 
     /// Asks PreBind plugins whether they will have work to do. Where that, or a wait for permission, may take a while,
@@ -167,7 +186,7 @@ impl Scheduler {
         &self,
         profile: &Profile,
         bound: &mut Bound,
-    ) -> Result<BTreeSet<&'static str>, Refused> {
+    ) -> Result<BTreeSet<&'static str>, Unbound> {
         let (pod, node) = (&*bound.pod, bound.node.as_str());
         let mut skipped = BTreeSet::new();
         let (name, begun) = (profile.scheduler_name.as_str(), self.now());
@@ -180,13 +199,14 @@ impl Scheduler {
             } else if !status.is_success() {
                 self.metrics.point("PreBindPreFlight", name, Code::Error, begun);
                 let why = format!("running PreBindPreFlight {:?}: {}", plugin.name(), status.message());
-                return Err((BTreeSet::new(), why));
+                return Err(Unbound::Refused(BTreeSet::new(), why));
             }
         }
         let works = skipped.len() < profile.points.pre_bind.len();
         let code = if works { Code::Success } else { Code::Skip };
         self.metrics.point("PreBindPreFlight", name, code, begun);
         if (works || bound.permit.is_some()) && bound.nominated.as_deref() != Some(node) {
+            self.still_leads()?;
             let patch = Patch::Strategic(json!({"status": {"nominatedNodeName": node}}));
             match self.client.patch::<Pod>(pod.namespace(), &pod.name, Some("status"), &patch).await {
                 Ok(_) => bound.nominated = Some(node.into()),
@@ -226,6 +246,9 @@ impl Scheduler {
                     () = scheduler.background.ending() => return,
                     turn = scheduler.conditions.acquire() => turn,
                 };
+                if !scheduler.client.holds_lease() {
+                    return;
+                }
                 scheduler.write_condition(&pod, reason, &message, &nomination).await;
             }
             if let Nomination::Make(room) = nomination {
@@ -259,6 +282,9 @@ impl Scheduler {
     /// These pods are nominated to no node any more.
     async fn free(&self, pods: &[Arc<PlacedPod>]) {
         for freed in pods {
+            if !self.client.holds_lease() {
+                return;
+            }
             let patch = Patch::Strategic(json!({"status": {"nominatedNodeName": null}}));
             let sent = self.client.patch::<Pod>(freed.namespace(), &freed.name, Some("status"), &patch).await;
             if let Err(error) = sent
@@ -278,6 +304,9 @@ impl Scheduler {
             let refusal = Status::unschedulable("preempted");
             if self.waiting.reject(&victim.uid, "DefaultPreemption", refusal) {
                 continue;
+            }
+            if !self.client.holds_lease() {
+                return;
             }
             let now = json!(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(self.client.clock().now()));
             let message = format!(

@@ -1,16 +1,17 @@
 //! A leader that stops gives its lease up, and not before its work has ended, if that ends in time.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::api::core::v1::{ConfigMap, Event};
 use knarr_api::kind::Kind;
 use knarr_apimachinery::clock::Clock;
-use knarr_client::Client;
 use knarr_client::clock::TokioClock;
 use knarr_client::leader_election::LeaderElection;
+use knarr_client::leadership::Leadership;
+use knarr_client::{Client, Error};
 use knarr_testing::FakeApi;
 use knarr_testing::faults::{Chance, Faulty, Rates};
 use tokio::task::JoinHandle;
@@ -19,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 /// How long the work of a leader goes on after its token was cancelled: longer than the lease lasts.
 const WINDING_UP: Duration = Duration::from_secs(7);
 const LEASE: Duration = Duration::from_secs(3);
+const RENEW_DEADLINE: Duration = Duration::from_secs(2);
 /// Longer than any leader is waited for.
 const NEVER: Duration = Duration::from_secs(1_000_000);
 
@@ -43,14 +45,15 @@ fn candidate(
     let (works, at_work, until) = (Arc::new(AtomicBool::new(false)), Arc::clone(at_work), stop.clone());
     let election = LeaderElection {
         lease_duration: LEASE,
-        renew_deadline: Duration::from_secs(2),
+        renew_deadline: RENEW_DEADLINE,
         retry_period: Duration::from_millis(500),
         ..LeaderElection::new("kube-system", "kube-controller-manager", identity)
     };
     let shown = Arc::clone(&works);
     let running = tokio::spawn(async move {
-        let work = |leading: CancellationToken| {
+        let work = |leading: Leadership| {
             let (works, at_work) = (Arc::clone(&works), Arc::clone(&at_work));
+            let leading = leading.until;
             async move {
                 assert_eq!(at_work.fetch_add(1, Ordering::SeqCst), 0, "another one still acts");
                 works.store(true, Ordering::SeqCst);
@@ -110,4 +113,65 @@ async fn work_that_does_not_end_keeps_neither_the_lease_nor_the_process() {
     tokio::time::timeout(Duration::from_secs(60), stuck.running).await.unwrap().unwrap();
     let lease = api.get::<Lease>("kube-system", "kube-controller-manager").unwrap();
     assert_eq!(lease.spec.unwrap().holder_identity.as_deref(), Some(""));
+}
+
+/// Whose requests take up to this long to arrive, and their answers again.
+fn slow(api: &Arc<FakeApi>, identity: &str, latency: Duration, seed: u64) -> (Client, Chance) {
+    let clock = Arc::clone(api.client().clock());
+    let chance = Chance::new(seed, Rates { latency, ..Rates::NONE });
+    let slow = Faulty::new(Arc::clone(api.client().transport()), Arc::clone(&clock), chance.clone());
+    (Client::new(slow, clock, identity), chance)
+}
+
+/// The leader tries to write a ConfigMap all the time, whether it is to end or not.
+#[tokio::test(start_paused = true)]
+async fn whoever_lost_the_lease_writes_nothing_though_its_renewals_were_answered_late() {
+    for seed in 0..20 {
+        let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
+        let kinds = [Lease::RESOURCE, Event::RESOURCE, ConfigMap::RESOURCE];
+        let api = FakeApi::new(Arc::clone(&clock), &kinds);
+        let election = |identity: &str| LeaderElection {
+            lease_duration: LEASE,
+            renew_deadline: RENEW_DEADLINE,
+            retry_period: Duration::from_millis(500),
+            ..LeaderElection::new("kube-system", "kube-controller-manager", identity)
+        };
+        let (renewing, chance) = slow(&api, "first", Duration::from_millis(200), seed);
+        let (sent, stop) = (Arc::new(Mutex::new(Vec::new())), CancellationToken::new());
+        let writer = api.client();
+        let (written, until, own) = (Arc::clone(&sent), stop.clone(), Arc::clone(&clock));
+        let first = tokio::spawn(async move {
+            let work = |leading: Leadership| {
+                let (client, written, clock) =
+                    (writer.clone().under(&leading), Arc::clone(&written), Arc::clone(&own));
+                async move {
+                    let mut map = ConfigMap::default();
+                    map.metadata.namespace = Some("default".into());
+                    for n in 0.. {
+                        map.metadata.name = Some(format!("m{n}"));
+                        match client.create(&map).await {
+                            Ok(_) => written.lock().unwrap().push(clock.now()),
+                            Err(Error::LeaseLost) => {}
+                            Err(other) => panic!("{other}"),
+                        }
+                        tokio::time::sleep(Duration::from_millis(10)).await;
+                    }
+                }
+            };
+            election("first").while_leading(renewing, until, work).await;
+        });
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        // From now on nothing of what renews the lease arrives.
+        chance.set_down(true);
+        api.disconnect();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let renewed = api.writes().iter().rfind(|r| r.path.contains("/leases")).unwrap().at;
+        let last = *sent.lock().unwrap().last().unwrap();
+        let since: Duration = last.duration_since(renewed).try_into().unwrap();
+        assert!(since > Duration::from_secs(1), "seed {seed}: it led for {since:?} only");
+        // Others count from when the renewal arrived.
+        assert!(since <= RENEW_DEADLINE, "seed {seed}: it wrote {since:?} after the last renewal");
+        stop.cancel();
+        tokio::time::timeout(Duration::from_secs(60), first).await.unwrap().unwrap();
+    }
 }

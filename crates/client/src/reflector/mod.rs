@@ -332,7 +332,7 @@ fn cannot_resume(error: &Error) -> bool {
     match error {
         Error::Status(status) => status.is_expired() || matches!(status.code(), 404 | 410),
         Error::Decode(_) | Error::Protocol(_) => true,
-        Error::Connection { .. } => false,
+        Error::Connection { .. } | Error::LeaseLost => false,
     }
 }
 

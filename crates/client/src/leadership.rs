@@ -1,0 +1,125 @@
+//! One term of a leader: what its work gets, and a way to the API server that takes no writes once the term is over.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::Method;
+use knarr_api::kind::ResourceType;
+use knarr_apimachinery::clock::Clock;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::{Error, Result};
+use crate::transport::{List, ListOptions, Transport, WatchStream};
+
+/// What the work of a leader gets.
+#[derive(Clone)]
+pub struct Leadership {
+    /// Cancelled when the lease is lost or the leader is to stop. A leader that stops holds its lease until its work has
+    /// ended.
+    pub until: CancellationToken,
+    /// `None` where nobody is elected.
+    term: Option<Arc<Term>>,
+}
+
+impl Leadership {
+    /// Of a component that needs no lease.
+    pub fn unelected(until: CancellationToken) -> Self {
+        Self { until, term: None }
+    }
+
+    pub(crate) fn of(until: CancellationToken, term: Arc<Term>) -> Self {
+        Self { until, term: Some(term) }
+    }
+
+    pub(crate) fn term(&self) -> Option<&Arc<Term>> {
+        self.term.as_ref()
+    }
+}
+
+/// The time from one acquisition of a lease to its loss or release. A later one of the same process is another term.
+pub struct Term {
+    clock: Arc<dyn Clock>,
+    /// The lease counts as lost this long after the last renewal that succeeded: before others may take it.
+    renew_deadline: Duration,
+    /// When the last renewal that succeeded was sent, in the clock's monotonic time. The answer may have taken long:
+    /// others count from the write, which lies in between.
+    renewed_nanos: AtomicU64,
+    over: CancellationToken,
+}
+
+impl Term {
+    pub(crate) fn new(clock: Arc<dyn Clock>, renew_deadline: Duration, renewed: Duration) -> Self {
+        let term = Self { clock, renew_deadline, renewed_nanos: AtomicU64::new(0), over: Default::default() };
+        term.renew(renewed);
+        term
+    }
+
+    pub(crate) fn renew(&self, sent: Duration) {
+        self.renewed_nanos.store(u64::try_from(sent.as_nanos()).unwrap_or(u64::MAX), Ordering::Release);
+    }
+
+    /// For how long the lease is held without another renewal.
+    pub(crate) fn left(&self) -> Duration {
+        let renewed = Duration::from_nanos(self.renewed_nanos.load(Ordering::Acquire));
+        self.renew_deadline.saturating_sub(self.clock.monotonic().saturating_sub(renewed))
+    }
+
+    pub(crate) fn end(&self) {
+        self.over.cancel();
+    }
+
+    /// Returns when the lease has been lost or given up.
+    pub(crate) async fn over(&self) {
+        self.over.cancelled().await;
+    }
+
+    /// Whether the lease is held now. By the clock, too: a process that stood still learns of the end of its lease later
+    /// than it goes on.
+    pub(crate) fn is_held(&self) -> bool {
+        !self.over.is_cancelled() && !self.left().is_zero()
+    }
+}
+
+/// A way to the API server that refuses to send writes after the end of a term.
+pub(crate) struct Fenced {
+    inner: Arc<dyn Transport>,
+    term: Arc<Term>,
+}
+
+impl Fenced {
+    pub(crate) fn new(inner: Arc<dyn Transport>, term: Arc<Term>) -> Self {
+        Self { inner, term }
+    }
+}
+
+#[async_trait]
+impl Transport for Fenced {
+    async fn send(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>> {
+        let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
+        if !reads && !self.term.is_held() {
+            return Err(Error::LeaseLost);
+        }
+        self.inner.send(request).await
+    }
+
+    async fn list(
+        &self,
+        resource: &ResourceType,
+        namespace: Option<&str>,
+        options: &ListOptions,
+    ) -> Result<List> {
+        self.inner.list(resource, namespace, options).await
+    }
+
+    async fn watch(
+        &self,
+        resource: &ResourceType,
+        namespace: Option<&str>,
+        options: &ListOptions,
+    ) -> Result<WatchStream> {
+        self.inner.watch(resource, namespace, options).await
+    }
+}
