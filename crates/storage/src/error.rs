@@ -52,6 +52,10 @@ pub enum Error {
     Timeout,
     #[error("store is closed")]
     Closed,
+    /// The store has ended, and not as it should: its file has to be looked at when it is opened again. Everything
+    /// acknowledged is in it.
+    #[error("the store was not closed cleanly: {reason}")]
+    NotClosed { reason: Arc<str> },
 }
 
 impl Error {

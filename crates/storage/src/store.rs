@@ -88,7 +88,8 @@ pub trait Store: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Finishes the writes under way, ends all watches and releases the files.
+    /// Finishes the writes under way, ends all watches and releases the files. Fails with [`Error::NotClosed`] if the
+    /// store has ended by a fault, before this or by it, or could not bring its files in order.
     async fn close(&self) -> Result<()>;
 
     /// Returns once the store is closed, by whoever closed it or by a fault in its code, after which it has to be opened

@@ -169,11 +169,10 @@ impl Running {
         let admin = self.admin.await.context("the administrator's socket ended unexpectedly");
         self.server.shut_down().await;
         let served = self.serving.await.context("the API server ended unexpectedly");
-        // Whatever went wrong before, the store is closed.
-        let closed = store.close().await.context("the store was not closed cleanly");
+        // Whatever went wrong before, the store is closed; and whether that succeeded matters most.
+        store.close().await?;
         identity.and(admin)?;
-        served?.context("the API server could not serve")?;
-        closed
+        served?.context("the API server could not serve")
     }
 }
 

@@ -195,6 +195,17 @@ impl Journal for RedbJournal {
         self.raw.clone()
     }
 
+    /// The database keeps to itself what fails while it is closed.
+    fn close(self) -> Result<(), CommitError> {
+        let Some(database) = self.database else { return Ok(()) };
+        self.reserve.take_failure();
+        guarded(|| {
+            drop(database);
+            Ok(())
+        })?;
+        self.reserve.take_failure().map_or(Ok(()), |why| Err(CommitError::Failed(why)))
+    }
+
     fn room(&mut self) -> Room {
         self.reserve.refill();
         self.reserve.room()

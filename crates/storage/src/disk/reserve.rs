@@ -8,8 +8,8 @@ use std::io;
 use std::ops::Bound;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::{FallocateFlags, fallocate};
 use redb::{BackendError, StorageBackend};
@@ -28,6 +28,8 @@ pub(super) struct Reserve {
     size: u64,
     /// How much of it is there.
     left: AtomicU64,
+    /// What failed on the store's file since somebody asked.
+    failure: Mutex<Option<String>>,
 }
 
 impl Reserve {
@@ -47,7 +49,7 @@ impl Reserve {
                 None
             }
         };
-        let reserve = Self { file, size, left: AtomicU64::new(0) };
+        let reserve = Self { file, size, left: AtomicU64::new(0), failure: Mutex::default() };
         if let Some(file) = &reserve.file {
             if file.metadata().is_ok_and(|of| of.len() > size) {
                 let _ = file.set_len(size);
@@ -56,6 +58,17 @@ impl Reserve {
             reserve.refill();
         }
         reserve
+    }
+
+    /// What failed on the store's file since this was asked last, if anything.
+    pub(super) fn take_failure(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn note(&self, done: io::Result<()>) -> io::Result<()> {
+        done.inspect_err(|error| {
+            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+        })
     }
 
     pub(super) fn room(&self) -> Room {
@@ -163,7 +176,7 @@ impl<B: StorageBackend> StorageBackend for ReservedFile<B> {
         self.blocks.cut(len);
         let set = self.with_reserve(0, || self.inner.set_len(len));
         self.blocks.cut(len);
-        set
+        self.reserve.note(set)
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -172,18 +185,19 @@ impl<B: StorageBackend> StorageBackend for ReservedFile<B> {
             // Where room is found at the sync only. What was written is lost: the next attempt writes it again.
             self.reserve.give(0);
         }
-        synced
+        self.reserve.note(synced)
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.blocks.will_write(offset, data.len());
-        self.with_reserve(data.len() as u64, || self.inner.write(offset, data))?;
+        let written = self.with_reserve(data.len() as u64, || self.inner.write(offset, data));
+        self.reserve.note(written)?;
         self.blocks.written(offset, data, |at, block| self.inner.read(at, block).is_ok());
         Ok(())
     }
 
     fn close(&self) -> io::Result<()> {
-        self.inner.close()
+        self.reserve.note(self.inner.close())
     }
 
     fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Locked<bool> {

@@ -376,16 +376,17 @@ impl StorageBackend for FaultyFile {
 /// A store on a file that can be made to fail.
 fn faulty_store(dir: &TempDir, options: Options) -> (Embedded, Arc<Faults>) {
     drop(Embedded::open(&dir.0, options.clone()).unwrap());
-    let faults = Arc::new(Faults::default());
+    let (faults, reserve) = (Arc::new(Faults::default()), no_reserve());
     let opener: Opener = {
-        let (path, faults) = (dir.file(), Arc::clone(&faults));
+        let (path, faults, behind) = (dir.file(), Arc::clone(&faults), Arc::clone(&reserve));
         Box::new(move || {
             let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
             let backend = FaultyFile { inner: FileBackend::new(file).unwrap(), faults: Arc::clone(&faults) };
+            let backend = ReservedFile::new(backend, Arc::clone(&behind), Arc::default());
             redb::Builder::new().create_with_backend(backend).map_err(|error| database_error(&path, error))
         })
     };
-    let (journal, state) = start(opener, no_reserve(), &dir.file()).unwrap();
+    let (journal, state) = start(opener, reserve, &dir.file()).unwrap();
     let source = FaultySource(File::open(dir.file()).unwrap(), Arc::clone(&faults));
     let journal = journal.with_raw(Arc::new(Looker::new(source, Arc::default())));
     let store = Embedded::start(state, journal, options, Some(dir.file())).unwrap();
@@ -432,6 +433,25 @@ async fn a_look_at_a_sector_that_cannot_be_read_does_no_harm() {
     assert!(found[0].reason.contains("Input/output error"), "{found:?}");
     put(&store, "k59".into(), "again").await.unwrap();
     assert_eq!(store.status().await.unwrap().failure, None);
+}
+
+/// The database keeps to itself what fails while it is closed.
+#[tokio::test]
+async fn a_disk_that_fails_at_the_end_is_a_failed_close() {
+    for full in [false, true] {
+        let dir = TempDir::new();
+        let (store, faults) = faulty_store(&dir, Options::default());
+        put(&store, "a".into(), "1").await.unwrap();
+        let before = contents(&store).await;
+        let flag = if full { &faults.write } else { &faults.sync };
+        flag.store(true, Ordering::SeqCst);
+        let error = store.close().await.unwrap_err().to_string();
+        assert!(error.starts_with("the store was not closed cleanly: "), "{error}");
+        flag.store(false, Ordering::SeqCst);
+        let store = Embedded::open(&dir.0, Options::default()).unwrap();
+        assert_eq!(contents(&store).await, before, "what was acknowledged is there");
+        store.close().await.expect("a fault that is over is none");
+    }
 }
 
 fn no_reserve() -> Arc<Reserve> {

@@ -118,7 +118,7 @@ impl Embedded {
                     closes.extend(committer.run(Vec::new()));
                 }
                 if !closes.is_empty() {
-                    self.core.close();
+                    self.core.close(Ok(()));
                 }
                 for close in closes {
                     let _ = close.send(Ok(()));
@@ -271,8 +271,8 @@ impl Store for Embedded {
 
     async fn close(&self) -> Result<()> {
         match self.submit(|answer| Request::Close { answer }).await {
-            // Somebody else was first.
-            Err(Error::Closed) => Ok(()),
+            // Somebody else was first, or a fault was.
+            Err(Error::Closed) => self.core.outcome().unwrap_or(Ok(())),
             result => result,
         }
     }

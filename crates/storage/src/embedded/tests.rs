@@ -186,9 +186,54 @@ async fn whoever_waits_for_the_end_hears_of_every_end() {
     assert_eq!(write, Err(Error::Closed));
     waiting.await.unwrap();
     store.closed().await;
+    for _ in 0..2 {
+        // It was not closed by whoever asks for it now.
+        let error = store.close().await.unwrap_err();
+        assert_eq!(error.to_string(), "the store was not closed cleanly: its writer ended by a fault");
+    }
     let closed = Embedded::memory(Options::default());
     closed.close().await.unwrap();
     closed.closed().await;
+}
+
+/// What is acknowledged is durable, but whoever ends now has to know of the rest.
+#[tokio::test]
+async fn a_store_that_is_not_in_order_is_not_closed_cleanly() {
+    let (store, open_gate, _) = gated_store();
+    drop(open_gate);
+    let put = store.put(Bytes::from("k"), Bytes::new(), Precondition::NotExists, None).await;
+    assert!(matches!(put, Err(Error::Unavailable { .. })), "{put:?}");
+    let error = store.close().await.unwrap_err();
+    assert_eq!(error.to_string(), "the store was not closed cleanly: the gate is gone");
+    assert_eq!(store.close().await.unwrap_err(), error, "for whoever asks later, too");
+    assert_eq!(store.get(b"k").await, Err(Error::Closed));
+}
+
+/// A journal with a fault in the code that ends it.
+struct FaultyEnd;
+
+impl Journal for FaultyEnd {
+    fn commit(&mut self, _batch: &batch::Batch) -> std::result::Result<(), CommitError> {
+        Ok(())
+    }
+
+    fn reopen(&mut self) -> std::result::Result<Fate, CommitError> {
+        Ok(Fate::Lost)
+    }
+}
+
+impl Drop for FaultyEnd {
+    fn drop(&mut self) {
+        panic!("a fault in the code");
+    }
+}
+
+#[tokio::test]
+async fn a_fault_at_the_end_is_a_failed_close() {
+    let store = Embedded::start(State::default(), FaultyEnd, Options::default(), None).unwrap();
+    write(&store, "k", Bytes::new()).await;
+    let error = store.close().await.unwrap_err();
+    assert_eq!(error.to_string(), "the store was not closed cleanly: its writer ended by a fault");
 }
 
 #[tokio::test]

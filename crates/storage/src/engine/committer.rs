@@ -14,6 +14,7 @@ use super::journal::{Journal, Room};
 use super::quota::Present;
 use super::recovery::Broken;
 use super::state::State;
+use super::thread::not_closed;
 use crate::types::{Compare, LeaseId, NoSpace, Op, ScrubStep, TxnResponse};
 use crate::{Error, Result};
 
@@ -175,6 +176,16 @@ impl<J: Journal> Committer<J> {
             self.look_for_room();
         }
         Ok(())
+    }
+
+    /// Releases the file. An error where it is not known to be in order.
+    pub(crate) fn close(self) -> Result<()> {
+        let broken = self.broken.map(|broken| broken.reason());
+        let closed = self.journal.close().map_err(|error| error.to_string());
+        match broken.map_or(closed, Err) {
+            Ok(()) => Ok(()),
+            Err(reason) => Err(not_closed(&reason)),
+        }
     }
 
     /// Whether there is compacted history to drop when nothing else is to be done.

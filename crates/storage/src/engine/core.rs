@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -36,6 +36,8 @@ pub(crate) struct Core {
     deadlines: Mutex<BTreeMap<LeaseId, Duration>>,
     health: Mutex<Health>,
     closed: AtomicBool,
+    /// How the store ended, if it did.
+    outcome: OnceLock<Result<()>>,
     /// Notified when it is.
     ended: Notify,
     pub(crate) options: Options,
@@ -56,6 +58,7 @@ impl Core {
             deadlines: Mutex::new(deadlines),
             health: Mutex::default(),
             closed: AtomicBool::new(false),
+            outcome: OnceLock::new(),
             ended: Notify::new(),
             options,
             limits,
@@ -115,7 +118,14 @@ impl Core {
         if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
     }
 
-    pub(crate) fn close(&self) {
+    /// How the store ended; `None` while it is open.
+    pub(crate) fn outcome(&self) -> Option<Result<()>> {
+        self.outcome.get().cloned()
+    }
+
+    /// Ends the store. How it did so first counts.
+    pub(crate) fn close(&self, outcome: Result<()>) {
+        let _ = self.outcome.set(outcome);
         self.closed.store(true, Ordering::Release);
         if let Ok(mut hub) = self.hub() {
             hub.close();

@@ -96,6 +96,14 @@ pub(crate) trait Journal: Send {
         Ok(Rows { ended: true, ..Rows::default() })
     }
 
+    /// Releases the file; an error if that failed.
+    fn close(self) -> Result<(), CommitError>
+    where
+        Self: Sized,
+    {
+        Ok(())
+    }
+
     /// How much room there is, after trying to fill up the reserve.
     fn room(&mut self) -> Room {
         Room::Enough

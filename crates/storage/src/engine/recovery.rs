@@ -21,6 +21,14 @@ pub(super) struct Broken {
 }
 
 impl Broken {
+    /// What keeps the store from being written to.
+    pub(super) fn reason(&self) -> String {
+        match &self.error {
+            Error::Unavailable { reason } => reason.to_string(),
+            error => error.to_string(),
+        }
+    }
+
     pub(super) fn retry_in(&self, now: Duration) -> Option<Duration> {
         self.retry.as_ref().map(|retry| retry.left(now))
     }

@@ -70,7 +70,8 @@ impl Drop for CommitThread {
 }
 
 fn work(core: Arc<Core>, journal: impl Journal, mut queue: Queue) {
-    let closing = CloseOnExit(Arc::clone(&core));
+    let mut closing =
+        CloseOnExit { core: Arc::clone(&core), outcome: Err(not_closed("its writer ended by a fault")) };
     let mut committer = Committer::new(Arc::clone(&core), journal);
     let mut closes = Vec::new();
     while let Some(requests) = queue.next_batch(&core.options, idle(&committer)) {
@@ -83,20 +84,31 @@ fn work(core: Arc<Core>, journal: impl Journal, mut queue: Queue) {
         }
     }
     // Releases the file before anyone is told that the store is closed.
-    drop(committer);
+    let outcome = committer.close();
+    if let Err(error) = &outcome {
+        tracing::error!(%error, "the store ended");
+    }
+    closing.outcome = outcome.clone();
     drop(closing);
     for close in closes {
-        let _ = close.send(Ok(()));
+        let _ = close.send(outcome.clone());
     }
 }
 
 /// Ends the watches when the thread does, in whatever way.
-struct CloseOnExit(Arc<Core>);
+struct CloseOnExit {
+    core: Arc<Core>,
+    outcome: Result<()>,
+}
 
 impl Drop for CloseOnExit {
     fn drop(&mut self) {
-        self.0.close();
+        self.core.close(self.outcome.clone());
     }
+}
+
+pub(super) fn not_closed(reason: &str) -> Error {
+    Error::NotClosed { reason: reason.into() }
 }
 
 /// What a thread without requests does.
