@@ -57,6 +57,12 @@ impl<T: PartialEq> PerService<T> {
         self.computed = computed;
     }
 
+    /// Returns the value of the service that the slice belongs to.
+    pub fn of_slice(&self, slice: &EndpointSlice) -> Option<&T> {
+        let computed = self.computed.get(slice_service(slice)?.as_str())?;
+        Some(&computed.value)
+    }
+
     /// Returns the values in order of their keys.
     pub fn values(&self) -> BTreeMap<ServiceKey, Arc<T>> {
         self.computed.iter().map(|(key, computed)| (key.clone(), computed.value.clone())).collect()
@@ -81,11 +87,16 @@ pub fn service_key(service: &Service) -> ServiceKey {
 fn slices_by_service(slices: &[Arc<EndpointSlice>]) -> BTreeMap<String, Vec<Arc<EndpointSlice>>> {
     let mut by_service: BTreeMap<String, Vec<Arc<EndpointSlice>>> = BTreeMap::new();
     for slice in slices {
-        let labels = slice.metadata.labels.as_ref();
-        if let Some(name) = labels.and_then(|labels| labels.get(SERVICE_NAME_LABEL)) {
-            let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
-            by_service.entry(format!("{namespace}/{name}")).or_default().push(slice.clone());
+        if let Some(service) = slice_service(slice) {
+            by_service.entry(service).or_default().push(slice.clone());
         }
     }
     by_service
+}
+
+/// The key of the service that the slice belongs to.
+fn slice_service(slice: &EndpointSlice) -> Option<String> {
+    let name = slice.metadata.labels.as_ref()?.get(SERVICE_NAME_LABEL)?;
+    let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
+    Some(format!("{namespace}/{name}"))
 }

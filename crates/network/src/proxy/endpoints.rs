@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::ServicePort;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 
 use super::ProxyConfig;
+use super::service::is_left_to_others;
 use crate::protocol::Protocol;
 
 /// The address and port of an endpoint.
@@ -39,12 +40,17 @@ pub struct Selected {
     pub on_node: BTreeSet<Ipv4Addr>,
 }
 
+/// Returns whether the endpoints of the slice may get traffic from this proxy.
+pub(super) fn is_proxied(slice: &EndpointSlice) -> bool {
+    slice.address_type == "IPv4" && !is_left_to_others(&slice.metadata)
+}
+
 /// Selects among the endpoints of a port. Only ready ones count; if there are none, those that still serve
 /// while they terminate.
 pub fn select(config: &ProxyConfig, port: &ServicePort, slices: &[Arc<EndpointSlice>]) -> Selected {
     let candidates: BTreeSet<Candidate> = slices
         .iter()
-        .filter(|slice| slice.address_type == "IPv4")
+        .filter(|slice| is_proxied(slice))
         .flat_map(|slice| slice_candidates(config, port, slice))
         .collect();
     let topology = topology(&candidates);

@@ -1,10 +1,10 @@
 //! Metrics of how long syncs of service rules take, and how long changes of endpoints take to be in force, with
 //! upstream's names.
 //!
-//! Source: `k8s.io/kubernetes/pkg/proxy/metrics`.
+//! Source: `k8s.io/kubernetes/pkg/proxy/metrics`, and `endpointschangetracker.go` beside it for what counts.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -54,14 +54,16 @@ pub struct ProxyMetrics {
     counted: Registry,
     clock: Arc<dyn Clock>,
     started: Timestamp,
-    /// The highest resource version of the slices that were already recorded.
-    seen: AtomicU64,
+    /// The slices of the last sync, by namespace and name.
+    seen: Mutex<BTreeMap<SliceKey, Arc<EndpointSlice>>>,
 }
+
+type SliceKey = (String, String);
 
 impl ProxyMetrics {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let started = clock.now();
-        Self { counted: Registry::new(FAMILIES), clock, started, seen: AtomicU64::default() }
+        Self { counted: Registry::new(FAMILIES), clock, started, seen: Mutex::default() }
     }
 
     /// Records that a sync has ended, and its duration.
@@ -69,25 +71,24 @@ impl ProxyMetrics {
         self.counted.record(Metric::Sync as usize, &[IP_FAMILY], took.as_secs_f64());
     }
 
-    /// Records that the rules of these slices are in force.
+    /// Records that the rules of these slices, all that the proxy acts on, are in force. Only slices whose ports or
+    /// endpoints changed count: the others have the trigger time of an older change.
     pub(super) fn in_force(&self, slices: &[Arc<EndpointSlice>]) {
         let now = self.clock.now();
         let seconds = |time: Timestamp| time.as_microsecond() as f64 / 1e6;
         self.counted.set(Metric::LastSync as usize, &[IP_FAMILY], seconds(now));
-        let seen = self.seen.load(Ordering::Relaxed);
-        let mut highest = seen;
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::take(&mut *seen);
         for slice in slices.iter() {
-            let version = version(slice);
-            highest = highest.max(version);
+            let key = key(slice);
+            let changed = before.get(&key).is_none_or(|old| is_changed(old, slice));
+            seen.insert(key, Arc::clone(slice));
             // Changes from before the start do not count for this proxy.
-            if version > seen
-                && let Some(since) = triggered(slice).filter(|since| *since > self.started)
-            {
+            if changed && let Some(since) = triggered(slice).filter(|since| *since > self.started) {
                 let took = seconds(now) - seconds(since);
                 self.counted.record(Metric::Programming as usize, &[IP_FAMILY], took.max(0.0));
             }
         }
-        self.seen.store(highest, Ordering::Relaxed);
     }
 
     pub fn render(&self) -> String {
@@ -95,14 +96,17 @@ impl ProxyMetrics {
     }
 }
 
-/// Returns the resource version as a number; versions of one resource increase.
-fn version(slice: &EndpointSlice) -> u64 {
-    slice.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
+fn key(slice: &EndpointSlice) -> SliceKey {
+    let meta = &slice.metadata;
+    (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
+}
+
+fn is_changed(old: &Arc<EndpointSlice>, new: &Arc<EndpointSlice>) -> bool {
+    !Arc::ptr_eq(old, new) && (old.endpoints != new.endpoints || old.ports != new.ports)
 }
 
 fn triggered(slice: &EndpointSlice) -> Option<Timestamp> {
-    let is_ours = slice.address_type == IP_FAMILY;
-    let annotations = slice.metadata.annotations.as_ref().filter(|_| is_ours)?;
+    let annotations = slice.metadata.annotations.as_ref()?;
     annotations.get(TRIGGER_TIME)?.parse().ok()
 }
 
@@ -113,10 +117,10 @@ mod tests {
 
     use super::*;
 
-    fn slice(version: u64, triggered: &str, address_type: &str) -> Arc<EndpointSlice> {
+    fn slice(name: &str, triggered: &str, endpoint: &str) -> Arc<EndpointSlice> {
         let slice = json!({
-            "metadata": {"name": "s", "resourceVersion": version.to_string(), "annotations": {TRIGGER_TIME: triggered}},
-            "addressType": address_type, "endpoints": [],
+            "metadata": {"name": name, "annotations": {TRIGGER_TIME: triggered}},
+            "addressType": "IPv4", "endpoints": [{"addresses": [endpoint]}],
         });
         Arc::new(serde_json::from_value(slice).unwrap())
     }
@@ -134,11 +138,10 @@ mod tests {
         let metrics = ProxyMetrics::new(clock);
         metrics.ended(Duration::from_millis(3));
         tokio::time::advance(Duration::from_secs(10)).await;
-        let before = slice(7, "2025-12-31T23:59:59Z", "IPv4");
-        let foreign = slice(8, "2026-01-01T00:00:01Z", "IPv6");
-        let first = slice(9, "2026-01-01T00:00:09.5Z", "IPv4");
-        let odd = slice(10, "yesterday", "IPv4");
-        metrics.in_force(&[before.clone(), foreign, first.clone(), odd]);
+        let before = slice("a", "2025-12-31T23:59:59Z", "10.42.0.1");
+        let first = slice("b", "2026-01-01T00:00:09.5Z", "10.42.0.2");
+        let odd = slice("c", "yesterday", "10.42.0.3");
+        metrics.in_force(&[before.clone(), first.clone(), odd]);
         let count = |text: &str, line: &str| assert!(text.contains(line), "{line}\n{text}");
         let (family, labels) = ("kubeproxy_network_programming_duration_seconds", "{ip_family=\"IPv4\"}");
         let text = metrics.render();
@@ -151,8 +154,12 @@ mod tests {
         count(&text, "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"} 1767225610\n");
         // The same slices again, and one that has changed meanwhile.
         tokio::time::advance(Duration::from_secs(1)).await;
-        metrics.in_force(&[before, first, slice(11, "2026-01-01T00:00:09Z", "IPv4")]);
+        metrics.in_force(&[before, first, slice("c", "2026-01-01T00:00:09Z", "10.42.0.4")]);
         count(&metrics.render(), &format!("{family}_count{labels} 2\n"));
         count(&metrics.render(), &format!("{family}_sum{labels} 2.5\n"));
+        // Somebody labels a slice long after its endpoints changed.
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        metrics.in_force(&[slice("c", "2026-01-01T00:00:09Z", "10.42.0.4")]);
+        count(&metrics.render(), &format!("{family}_count{labels} 2\n"));
     }
 }

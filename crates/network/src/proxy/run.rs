@@ -42,7 +42,8 @@ pub async fn run(
         let worked = tokio::task::spawn_blocking(move || {
             let snapshot = reading.read();
             let result = proxy.sync(&snapshot.services, &snapshot.slices);
-            (proxy, result, snapshot.slices)
+            let slices = proxy.acted_on(snapshot.slices);
+            (proxy, result, slices)
         });
         let (returned, result, slices) = match worked.await {
             Ok(worked) => worked,

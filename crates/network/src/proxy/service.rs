@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::ProxyConfig;
 use super::base::{REJECT_CHAIN, set_masquerade_mark};
@@ -63,11 +64,17 @@ pub fn service_rules(config: &ProxyConfig, service: &Service, slices: &[Arc<Endp
     rules
 }
 
+/// Returns whether labels assign the service or endpoint slice to other proxies.
+///
+/// Source: the label selector of the informers in `k8s.io/kubernetes/cmd/kube-proxy/app/server.go`.
+pub(super) fn is_left_to_others(meta: &ObjectMeta) -> bool {
+    let labels = meta.labels.as_ref();
+    [PROXY_NAME_LABEL, HEADLESS_LABEL].iter().any(|label| labels.is_some_and(|all| all.contains_key(*label)))
+}
+
 /// Returns the spec and cluster IP of a service that this proxy handles.
 fn proxied<'a>(config: &ProxyConfig, service: &'a Service) -> Option<(&'a ServiceSpec, Ipv4Addr)> {
-    let labels = service.metadata.labels.as_ref();
-    if [PROXY_NAME_LABEL, HEADLESS_LABEL].iter().any(|l| labels.is_some_and(|labels| labels.contains_key(*l)))
-    {
+    if is_left_to_others(&service.metadata) {
         return None;
     }
     let spec = service.spec.as_ref()?;

@@ -9,6 +9,7 @@ use thiserror::Error;
 use super::ProxyConfig;
 use super::base;
 use super::conntrack_limits;
+use super::endpoints::is_proxied;
 use super::plan::{Applied, Changes};
 use super::service::{ServiceRules, service_rules};
 use crate::conntrack::{self, UdpDestinations};
@@ -25,6 +26,16 @@ pub enum ProxyError {
     Nft(#[from] NftError),
     #[error("deleting stale connections")]
     Conntrack(#[source] NetlinkError),
+}
+
+fn acted_on(
+    computed: &PerService<ServiceRules>,
+    mut slices: Vec<Arc<EndpointSlice>>,
+) -> Vec<Arc<EndpointSlice>> {
+    let nothing = ServiceRules::default();
+    slices
+        .retain(|slice| is_proxied(slice) && computed.of_slice(slice).is_some_and(|rules| *rules != nothing));
+    slices
 }
 
 /// The result of one sync.
@@ -107,6 +118,11 @@ impl ServiceProxy {
         self.applied = None;
     }
 
+    /// Returns the slices that the rules of the last sync were made from.
+    pub fn acted_on(&self, slices: Vec<Arc<EndpointSlice>>) -> Vec<Arc<EndpointSlice>> {
+        acted_on(&self.computed, slices)
+    }
+
     /// Returns the number of services with rules.
     pub fn services(&self) -> usize {
         self.applied.as_ref().map_or(0, |applied| applied.services().len())
@@ -143,5 +159,54 @@ impl ServiceProxy {
             conntrack::delete_flow(&mut self.netlink, flow)?;
         }
         Ok(stale.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Source: `EndpointSliceUpdate` of `k8s.io/kubernetes/pkg/proxy/endpointschangetracker.go` sees no others.
+    #[test]
+    fn slices_of_ignored_services_are_not_acted_on() {
+        let service = |name: &str, label: Option<&str>, ip: &str| {
+            let labels = label.map(|label| json!({label: ""})).unwrap_or(json!({}));
+            let object = json!({"metadata": {"name": name, "namespace": "default", "labels": labels},
+                "spec": {"clusterIP": ip, "ports": [{"port": 80}]}});
+            Arc::new(serde_json::from_value::<Service>(object).unwrap())
+        };
+        let slice = |name: &str, of: &str, label: Option<&str>, address_type: &str| {
+            let mut labels = json!({"kubernetes.io/service-name": of});
+            if let Some(label) = label {
+                labels[label] = json!("");
+            }
+            let object = json!({"metadata": {"name": name, "namespace": "default", "labels": labels},
+                "addressType": address_type, "endpoints": []});
+            Arc::new(serde_json::from_value::<EndpointSlice>(object).unwrap())
+        };
+        let (headless, foreign) =
+            ("service.kubernetes.io/headless", "service.kubernetes.io/service-proxy-name");
+        let services = [
+            service("web", None, "10.43.0.9"),
+            service("left", Some(foreign), "10.43.0.10"),
+            service("headless", None, "None"),
+        ];
+        let slices = vec![
+            slice("ours", "web", None, "IPv4"),
+            slice("v6", "web", None, "IPv6"),
+            slice("marked", "web", Some(foreign), "IPv4"),
+            slice("marked-headless", "web", Some(headless), "IPv4"),
+            slice("of-left", "left", None, "IPv4"),
+            slice("of-headless", "headless", None, "IPv4"),
+            slice("of-nobody", "gone", None, "IPv4"),
+        ];
+        let config = ProxyConfig::new("node-a", vec![]);
+        let mut computed = PerService::default();
+        computed.update(&services, &slices, |service, slices| service_rules(&config, service, slices));
+        let acted_on = acted_on(&computed, slices);
+        let names: Vec<_> = acted_on.iter().filter_map(|slice| slice.metadata.name.as_deref()).collect();
+        assert_eq!(names, ["ours"]);
     }
 }

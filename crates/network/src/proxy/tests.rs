@@ -193,6 +193,14 @@ fn services_of_others_are_left_alone() {
         let rules = service_rules(&config, &service, &[slice(&[("10.42.1.2", "node-b", true, false)])]);
         assert_eq!(rules, ServiceRules::default());
     }
+    for label in ["service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"] {
+        let mut marked = slice(&[("10.42.1.2", "node-b", true, false)]);
+        let labels = BTreeMap::from([(label.to_owned(), String::new())]);
+        Arc::make_mut(&mut marked).metadata.labels = Some(labels);
+        let slices = [marked, slice(&[("10.42.1.3", "node-b", true, false)])];
+        let rules = service_rules(&config(), &service("web", json!({})), &slices);
+        assert_eq!(targets(&rules, "service-default/web/tcp/80"), ips(&["10.42.1.3"]), "{label}");
+    }
 }
 
 #[test]
