@@ -273,13 +273,15 @@ pub struct NodeAccess {
 /// A running node.
 pub struct RunningNode {
     tasks: TaskTracker,
+    recorder: EventRecorder,
 }
 
 impl RunningNode {
-    /// Waits until everything has stopped, after the stop given to [`start`].
+    /// Waits until everything has stopped and the last events are written, after the stop given to [`start`].
     pub async fn stopped(self) {
         self.tasks.close();
         self.tasks.wait().await;
+        self.recorder.written().await;
     }
 }
 
@@ -304,7 +306,7 @@ pub async fn start(
     let node = own_node(&informers, &options.name);
     let counted = Arc::new(NetworkMetrics::new(access.kubelet.clock()));
     let network = NetworkView { state: network_ready, metrics: Arc::clone(&counted) };
-    progress
+    let recorder = progress
         .step("kubelet", start_kubelet(&options, &access, &informers, &runtime, network, &tasks, &stop))
         .await?;
     progress
@@ -315,7 +317,7 @@ pub async fn start(
                 keep_pod_cidr(&options, cidr)?;
             }
             if let Some(weakness) = runtime.network_weakness() {
-                record_weakness(&options, &access, weakness, &stop);
+                record_weakness(&options, &recorder, weakness);
             }
             runtime.keep_telling(network_state, &access.supervisor, &tasks, &stop);
             let routes = runtime.routes_to_nodes();
@@ -338,7 +340,7 @@ pub async fn start(
             Ok(((), format!("{}, but under {what}: {why}", options.name)))
         })
         .await?;
-    Ok(RunningNode { tasks })
+    Ok(RunningNode { tasks, recorder })
 }
 
 /// The informer of this node's own object: all that a node may watch of nodes.
@@ -409,7 +411,7 @@ async fn start_kubelet(
     network: NetworkView,
     tasks: &TaskTracker,
     stop: &CancellationToken,
-) -> Result<((), String)> {
+) -> Result<(EventRecorder, String)> {
     let client = access.kubelet.clone();
     let config = kubelet_config(options);
     let folder = &config.data_dir;
@@ -424,7 +426,8 @@ async fn start_kubelet(
     if let Some(fault) = status.reservation_fault() {
         bail!("{fault}");
     }
-    let recorder = EventRecorder::new(client.clone(), "kubelet", &options.name, stop.clone());
+    // What the kubelet does at its stop has events, too: see `RunningNode::stopped`.
+    let recorder = EventRecorder::new(client.clone(), "kubelet", &options.name, CancellationToken::new());
     let objects = ObjectSource::new(client.clone(), access.supervisor.clone(), stop.clone());
     let volume_options = volumes::Options { dirs: config.dirs(), allocatable: status.allocatable() };
     let csi = start_plugins(&config, informers, &objects, &access.supervisor, tasks, stop);
@@ -469,7 +472,7 @@ async fn start_kubelet(
         Arc::clone(&runtime.runtime),
         network.state,
         volumes_in_use,
-        recorder,
+        recorder.clone(),
         kubelet.image_changes(),
     );
     tasks.spawn(supervisor.run("node-status", stop.clone(), move |stop| Arc::clone(&manager).run(stop)));
@@ -481,12 +484,11 @@ async fn start_kubelet(
             }
         }
     }));
-    Ok(((), format!("port {}", options.kubelet_port)))
+    Ok((recorder, format!("port {}", options.kubelet_port)))
 }
 
 /// The log has it from the network itself.
-fn record_weakness(options: &NodeOptions, access: &NodeAccess, weakness: &str, stop: &CancellationToken) {
-    let recorder = EventRecorder::new(access.kubelet.clone(), "kubelet", &options.name, stop.clone());
+fn record_weakness(options: &NodeOptions, recorder: &EventRecorder, weakness: &str) {
     let (kind, name) = (Some("Node".to_owned()), Some(options.name.clone()));
     let about = ObjectReference { kind, name: name.clone(), uid: name, ..ObjectReference::default() };
     recorder.event_about(about, EventType::Warning, "PodAddressesNotEnforced", weakness);

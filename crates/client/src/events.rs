@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use knarr_api::kind::Kind;
 use serde_json::json;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{Client, Patch};
@@ -26,6 +26,9 @@ const COMBINE_WINDOW: Duration = Duration::from_secs(600);
 /// A source may send this many events about one object at once, and one more per [`REFILL`].
 const BURST: f64 = 25.0;
 const REFILL: Duration = Duration::from_secs(300);
+/// For how long the last events are written once their writer is to end, or is waited for. With the work of a leader,
+/// which comes before, it is shorter than that is waited for.
+const LAST_WRITES: Duration = Duration::from_secs(2);
 /// The API's limit on a message, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
@@ -55,17 +58,26 @@ struct Note {
     at: Timestamp,
 }
 
+/// What waits for the writer.
+enum Queued {
+    Note(Box<Note>),
+    /// To be answered once everything before it has been seen to.
+    Mark(oneshot::Sender<()>),
+}
+
 /// Writes events about objects for one component. Cheap to clone; never blocks its caller.
 #[derive(Clone)]
 pub struct EventRecorder {
     source: Arc<EventSource>,
-    notes: mpsc::Sender<Note>,
+    notes: mpsc::Sender<Queued>,
     client: Client,
 }
 
 impl EventRecorder {
     /// Starts the writer, a task of the client's supervisor. `component` and `host` (empty for cluster components) make
-    /// up the event's source.
+    /// up the event's source. The writer ends with the last recorder, or some time after `stop`: what has been recorded
+    /// by then is still written, within bounds. Work whose last events matter has a `stop` of its own for them, and waits
+    /// for [`EventRecorder::written`] at its end.
     pub fn new(client: Client, component: &str, host: &str, stop: CancellationToken) -> Self {
         let (notes, queue) = mpsc::channel(QUEUE);
         let source = EventSource {
@@ -75,10 +87,21 @@ impl EventRecorder {
         let queue = Arc::new(tokio::sync::Mutex::new(queue));
         // They tell of what was done while the lease was held.
         let writer = client.clone().under_no_lease();
-        let writing = client.supervisor().run_until_done("event-recorder", stop, move |stop| {
-            let (client, queue) = (writer.clone(), Arc::clone(&queue));
-            async move { write_all(client, &mut *queue.lock().await, stop).await }
-        });
+        let writing =
+            client.supervisor().run_until_done("event-recorder", CancellationToken::new(), move |_| {
+                let (client, queue, stop) = (writer.clone(), Arc::clone(&queue), stop.clone());
+                async move {
+                    let clock = Arc::clone(client.clock());
+                    let mut queue = queue.lock().await;
+                    tokio::select! {
+                        () = write_all(client, &mut queue) => {}
+                        () = async {
+                            stop.cancelled().await;
+                            clock.sleep(LAST_WRITES).await;
+                        } => {}
+                    }
+                }
+            });
         tokio::spawn(writing);
         Self { source: Arc::new(source), notes, client }
     }
@@ -101,6 +124,24 @@ impl EventRecorder {
         other
     }
 
+    /// Returns when what was recorded before this has been written or given up; after a few seconds at the latest.
+    pub async fn written(&self) {
+        let (answer, answered) = oneshot::channel();
+        let all = async {
+            if self.notes.send(Queued::Mark(answer)).await.is_ok() {
+                // A writer that has ended writes nothing more.
+                let _ = answered.await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = all => {}
+            () = self.client.clock().sleep(LAST_WRITES) => {
+                tracing::warn!(component = self.source.component, "the last events could not be written in time");
+            }
+        }
+    }
+
     /// Records an event about a typed object.
     pub fn event<K: Kind>(&self, object: &K, type_: EventType, reason: &str, message: impl Into<String>) {
         self.event_about(reference(object), type_, reason, message);
@@ -118,7 +159,7 @@ impl EventRecorder {
         truncate(&mut message, MAX_MESSAGE);
         let (source, at) = (Arc::clone(&self.source), self.client.clock().now());
         let note = Note { source, about, type_, reason: reason.to_owned(), message, at };
-        if self.notes.try_send(note).is_err() {
+        if self.notes.try_send(Queued::Note(Box::new(note))).is_err() {
             tracing::debug!(reason, "event dropped: the queue is full");
         }
     }
@@ -149,14 +190,17 @@ fn truncate(text: &mut String, max: usize) {
     }
 }
 
-async fn write_all(client: Client, queue: &mut mpsc::Receiver<Note>, stop: CancellationToken) {
+async fn write_all(client: Client, queue: &mut mpsc::Receiver<Queued>) {
     let mut correlator = Correlator::default();
     let mut last = 0;
-    loop {
-        let note = tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            note = queue.recv() => match note { Some(note) => note, None => return },
+    while let Some(queued) = queue.recv().await {
+        let note = match queued {
+            Queued::Note(note) => *note,
+            Queued::Mark(answer) => {
+                // Whoever asked may have gone.
+                let _ = answer.send(());
+                continue;
+            }
         };
         let Some(decision) = correlator.decide(note) else { continue };
         let (key, result) = match decision {

@@ -153,7 +153,8 @@ impl LeaderElection {
         };
         self.standing.set(&self.name, true, sent);
         let term = Arc::new(Term::new(Arc::clone(client.clock()), self.renew_deadline, sent));
-        let recorder = EventRecorder::new(client.clone(), &self.name, "", stop.clone());
+        // Its last event is of the end: the writer goes on until that is written.
+        let recorder = EventRecorder::new(client.clone(), &self.name, "", CancellationToken::new());
         self.tell(&recorder, "became leader");
         let (until, over) = (stop.child_token(), CancellationToken::new());
         let tenure = Tenure { term: Arc::clone(&term), leading: until.clone(), over: over.clone() };
@@ -214,6 +215,7 @@ impl LeaderElection {
         self.standing.set(&self.name, false, client.clock().monotonic());
         self.tell(&recorder, "stopped leading");
         self.release(&client).await;
+        recorder.written().await;
     }
 
     /// One attempt to take or renew the lease. If this process holds it then, answers when that was written at the

@@ -59,16 +59,24 @@ pub fn run_these(
             // Some have nothing to do, without a key to sign with for instance.
             let life = supervisor.run_until_done(descriptor.name, stop.clone(), move |stop| {
                 let (source, client) = (event_source(descriptor.name), client.clone());
+                // What it does after the stop has its events, too.
+                let recording = CancellationToken::new();
+                let recorder = EventRecorder::new(client.clone(), source, "", recording.clone());
                 let context = Context {
                     name: descriptor.name,
                     informers: Arc::new(informers.until(stop.clone())),
-                    recorder: EventRecorder::new(client.clone(), source, "", stop.clone()),
+                    recorder: recorder.clone(),
                     clock: Arc::clone(client.clock()),
                     client,
                     options: Arc::clone(&options),
                     stop,
                 };
-                (descriptor.run)(Arc::new(context))
+                let running = (descriptor.run)(Arc::new(context));
+                async move {
+                    let _recorded = recording.drop_guard();
+                    running.await;
+                    recorder.written().await;
+                }
             });
             tracker.spawn(life);
         }

@@ -184,8 +184,8 @@ impl Scheduler {
     }
 
     /// Schedules until `stop`, or until a cycle has panicked: then this scheduler is of no more use, and a new one has to
-    /// take its place. The informers must have synced. Returns when the cycles under way have ended, within bounds; what
-    /// has not ended by then, or when this is dropped, is given up.
+    /// take its place. The informers must have synced. Returns when the cycles under way have ended and their events are
+    /// written, within bounds; what has not ended by then, or when this is dropped, is given up.
     pub fn run(self: Arc<Self>, stop: CancellationToken) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(self.work(stop))
     }
@@ -199,6 +199,7 @@ impl Scheduler {
             () = self.cycles() => {}
         }
         self.background.end(&**self.client.clock()).await;
+        self.recorder.written().await;
     }
 
     async fn cycles(self: &Arc<Self>) {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use knarr_api::kind::Kind;
 use knarr_apimachinery::clock::Clock;
@@ -45,7 +45,8 @@ async fn lab() -> Lab {
     let client = Client::new(slow, Arc::clone(&clock), "kube-scheduler");
     let stop = CancellationToken::new();
     let informers = Arc::new(Informers::new(client.clone(), stop.clone()));
-    let recorder = EventRecorder::new(client, "default-scheduler", "", stop.clone());
+    // What is bound after the stop has its events, too.
+    let recorder = EventRecorder::new(client, "default-scheduler", "", CancellationToken::new());
     let options = Options { config: Configuration::default(), seed: 1 };
     let scheduler = Scheduler::new(&informers, recorder, options).unwrap();
     assert!(informers.wait_synced().await);
@@ -77,6 +78,8 @@ async fn a_binding_under_way_is_written_before_the_end_and_none_after_it() {
     stop.cancel();
     tokio::time::timeout(Duration::from_secs(60), running).await.unwrap().unwrap();
     assert_eq!(node("p").as_deref(), Some("a"));
+    let events: Vec<_> = api.all::<Event>().into_iter().filter_map(|event| event.reason).collect();
+    assert_eq!(events, ["Scheduled"], "written before the end, too");
     api.add(&pod("q"));
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(node("q"), None);

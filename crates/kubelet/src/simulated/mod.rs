@@ -94,9 +94,13 @@ pub fn run(
     informers: Arc<Informers>,
     stop: CancellationToken,
 ) -> BoxFuture<'static, ()> {
-    let recorder = EventRecorder::new(client.clone(), "kubelet", "", stop.clone());
+    // What ends at the stop has its events, too.
+    let recording = CancellationToken::new();
+    let recorder = EventRecorder::new(client.clone(), "kubelet", "", recording.clone());
     Box::pin(async move {
-        runner::Runner::new(options, client, recorder, &informers).run(&informers, stop).await;
+        let _recorded = recording.drop_guard();
+        runner::Runner::new(options, client, recorder.clone(), &informers).run(&informers, stop).await;
+        recorder.written().await;
     })
 }
 
