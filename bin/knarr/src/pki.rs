@@ -281,11 +281,12 @@ fn valid_for(params: &mut CertificateParams, days: i64) {
 fn still_good(pem: &str, subject: &Subject, now: Timestamp) -> bool {
     let Ok(holder) = certificate::Holder::of(pem) else { return false };
     let left = holder.not_after.as_second() - now.as_second();
+    let (names, addresses) = certificate::alternative_names(subject.names, subject.addresses);
     left >= RENEW_DAYS * 86_400
         // The API server knows a kubelet by it.
         && subject.common_name == holder.common_name
-        && subject.names.iter().all(|name| holder.names.contains(name))
-        && subject.addresses.iter().all(|address| holder.addresses.contains(address))
+        && names.iter().all(|name| holder.names.contains(name))
+        && addresses.iter().all(|address| holder.addresses.contains(address))
 }
 
 /// Whether certificate and key belong together: they are written one after the other.

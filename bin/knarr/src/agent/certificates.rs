@@ -21,6 +21,7 @@ pub use super::names::{CLIENT, SERVING};
 use super::request::{Approval, Obtained, Request};
 use super::{trust, with_credentials};
 use crate::access;
+use crate::certificate::alternative_names;
 use crate::pki::{Credentials, write_private};
 
 /// A certificate with less than this left is renewed.
@@ -162,6 +163,14 @@ struct Names {
     addresses: Vec<IpAddr>,
 }
 
+impl Names {
+    /// Of a node with these addresses. Its name may be an address itself.
+    fn of(node: &str, addresses: &[IpAddr]) -> Self {
+        let (names, addresses) = alternative_names(&[node.to_owned()], addresses);
+        Self { names, addresses }
+    }
+}
+
 /// Obtains what one node needs.
 pub struct Applicant<'a> {
     pub node: &'a str,
@@ -202,8 +211,7 @@ impl Applicant<'_> {
     /// The certificate that the kubelet shows, and in words where it comes from: for the node's name and address, or for
     /// the name alone while nobody vouches for the address.
     pub async fn serving_certificate(&self, identity: &Access, ip: IpAddr) -> Result<(Credentials, String)> {
-        let own_name = Names { names: vec![self.node.to_owned()], addresses: Vec::new() };
-        let wanted = Names { addresses: vec![ip], ..own_name.clone() };
+        let (own_name, wanted) = (Names::of(self.node, &[]), Names::of(self.node, &[ip]));
         if let Some(credentials) = self.of_access(identity, &own_name) {
             return Ok((credentials, "the node's own".to_owned()));
         }
@@ -262,7 +270,7 @@ impl Applicant<'_> {
             Some(facts) if now || !facts.is_fresh(self.clock.now()) => {
                 Names { names: facts.names, addresses: facts.addresses }
             }
-            None if now => Names { names: vec![self.node.to_owned()], addresses: vec![ip] },
+            None if now => Names::of(self.node, &[ip]),
             _ => return Ok(None),
         };
         let client = access::client(identity, self.clock, "knarr-agent")?;
@@ -271,7 +279,7 @@ impl Applicant<'_> {
             Obtained::Referred(why) => why,
         };
         tracing::warn!("the kubelet's certificate is renewed for the node's name alone: {why}");
-        let own_name = Names { names: vec![self.node.to_owned()], addresses: Vec::new() };
+        let own_name = Names::of(self.node, &[]);
         match self.request_serving(&client, &own_name, Approval::ByController).await? {
             Obtained::Issued(made) => Ok(Some(made)),
             Obtained::Referred(why) => bail!("the serving certificate was left to a person: {why}"),
@@ -397,6 +405,55 @@ mod tests {
         assert!(facts.is_fresh(now));
         assert!(!facts.is_fresh(now + Duration::from_secs(336 * 86_400)));
         assert_eq!(Facts::of(b"nonsense"), None);
+    }
+
+    /// What is asked for, what is signed for it and what is looked for later are the same, also where the node's name is
+    /// an address.
+    #[test]
+    fn certificates_fit_what_was_asked_for() {
+        let folder = Folder::new("asked");
+        let pki = Pki::open(folder.0.join("pki")).unwrap();
+        let ip: IpAddr = "10.0.0.7".parse().unwrap();
+        let keys = pki.certificate_signer().unwrap();
+        for (node, names, addresses) in [("n1", 1, 1), ("10.0.0.7", 0, 1), ("10.0.0.8", 0, 2)] {
+            let wanted = Names::of(node, &[ip]);
+            assert_eq!((wanted.names.len(), wanted.addresses.len()), (names, addresses), "{node}");
+            let request =
+                Request { node, signer: KUBELET_SERVING, names: &wanted.names, addresses: &wanted.addresses };
+            let csr = request.object(&rcgen::KeyPair::generate().unwrap()).unwrap();
+            let der = rustls::pki_types::CertificateSigningRequestDer::from_pem_slice(&csr.spec.request.0);
+            let usages = csr.spec.usages.unwrap();
+            let day = Duration::from_secs(86_400);
+            let signed = knarr_controllers::CertificateSigner::sign(
+                &keys,
+                KUBELET_SERVING,
+                &der.unwrap(),
+                &usages,
+                60 * day,
+                Timestamp::now(),
+            );
+            let facts = Facts::of(signed.unwrap().as_bytes()).unwrap();
+            assert!(facts.serves(&wanted), "{node}: {facts:?}");
+            assert!(facts.serves(&Names::of(node, &[])), "{node}: {facts:?}");
+            assert_eq!((facts.names.len(), facts.addresses.len()), (names, addresses), "{node}");
+            // A server's own node, and `knarr kubeconfig --node`.
+            let subject = Subject {
+                common_name: &format!("system:node:{node}"),
+                organizations: &["system:nodes"],
+                names: &[node.to_owned()],
+                addresses: &[ip],
+                server: true,
+                client: true,
+            };
+            let facts = Facts::of(pki.sign(&subject).unwrap().certificate.as_bytes()).unwrap();
+            assert!(facts.serves(&wanted), "{node}: {facts:?}");
+            let first = pki.credentials("kubelet", &subject).unwrap();
+            assert_eq!(
+                pki.credentials("kubelet", &subject).unwrap().certificate,
+                first.certificate,
+                "{node}"
+            );
+        }
     }
 
     #[test]

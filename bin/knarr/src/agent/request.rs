@@ -76,7 +76,7 @@ impl Request<'_> {
         })
     }
 
-    fn object(&self, key: &KeyPair) -> Result<CertificateSigningRequest> {
+    pub(super) fn object(&self, key: &KeyPair) -> Result<CertificateSigningRequest> {
         let mut params = CertificateParams::new(self.names)?;
         params.subject_alt_names.extend(self.addresses.iter().map(|ip| SanType::IpAddress(*ip)));
         params.distinguished_name = DistinguishedName::new();

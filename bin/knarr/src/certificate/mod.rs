@@ -117,6 +117,26 @@ impl Holder {
     }
 }
 
+/// The alternative names of who is called by these names and addresses. A name that is an address (of a node, say) counts
+/// among these: that is where clients look for it.
+///
+/// Source: `addressesToHostnamesAndIPs` of `k8s.io/kubernetes/pkg/kubelet/certificate`.
+pub fn alternative_names(names: &[String], addresses: &[IpAddr]) -> (Vec<String>, Vec<IpAddr>) {
+    let (mut plain, mut all) = (Vec::new(), Vec::new());
+    for name in names {
+        match name.parse() {
+            Ok(address) => all.push(address),
+            Err(_) => plain.push(name.clone()),
+        }
+    }
+    for address in addresses {
+        if !all.contains(address) {
+            all.push(*address);
+        }
+    }
+    (plain, all)
+}
+
 /// Fails unless the certificate (PEM) is of this key.
 pub fn check_pair(certificate_pem: &str, key: &KeyPair) -> Result<()> {
     let der = CertificateDer::from_pem_slice(certificate_pem.as_bytes())?;
@@ -146,10 +166,11 @@ pub fn for_key(
     if let Some(name) = subject.names.iter().find(|name| !name.is_ascii()) {
         bail!("{name} is no host name: write it in its ASCII form");
     }
+    let (names, addresses) = alternative_names(subject.names, subject.addresses);
     let leaf = Leaf {
         subject: der::name(subject.organizations, subject.common_name),
         public_key: key.subject_public_key_info(),
-        alternative_names: der::general_names(subject.names, subject.addresses),
+        alternative_names: der::general_names(&names, &addresses),
     };
     let usages = Usages { server: subject.server, client: subject.client, key_encipherment: false };
     sign(authority, &leaf, usages, validity)

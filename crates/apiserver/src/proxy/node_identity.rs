@@ -126,6 +126,12 @@ mod tests {
         for names in [&["n1"][..], &["10.0.0.1"], &["n1", "10.0.0.9"]] {
             check(&leaf("n1", names, &issuer)).unwrap_or_else(|e| panic!("{names:?}: {e}"));
         }
+        // A node may be called by an address.
+        let called = NodeIdentity::new(Arc::clone(&inner), "10.0.0.7", "10.0.0.8");
+        for names in [&["10.0.0.7"][..], &["10.0.0.8"]] {
+            let leaf = leaf("10.0.0.7", names, &issuer);
+            called.verify_server_cert(&leaf, &[], &asked, &[], UnixTime::now()).unwrap();
+        }
         for names in [&["n2"][..], &["10.0.0.2"], &["n1.example"]] {
             assert!(is_other_name(&check(&leaf("n1", names, &issuer)).unwrap_err()), "{names:?}");
         }

@@ -186,6 +186,10 @@ mod tests {
             ("n1", &["n1", "192.0.2.2"], "::ffff:192.0.2.2", false),
             ("n1", &["n1", "192.0.2.2"], "192.0.2.9", true),
             ("n1", &["n1", "192.0.2.4"], "", true),
+            // A name that is an address is vouched for as one.
+            ("192.0.2.7", &["192.0.2.7"], "192.0.2.7", false),
+            ("192.0.2.7", &["192.0.2.7"], "", true),
+            ("192.0.2.1", &["192.0.2.1"], "192.0.2.1", true),
             // Names of others, also those that the Node shows.
             ("n1", &["n1.example"], "", true),
             ("n1", &["n1", "kubernetes.default.svc"], "", true),
