@@ -16,6 +16,7 @@ use knarr_client::clock::SystemClock;
 use knarr_client::kubeconfig::Access;
 use knarr_client::leader_election::LeaderElection;
 use knarr_client::leadership::Leadership;
+use knarr_client::rotating::Rotating;
 use knarr_client::{Client, Supervisor};
 use knarr_scheduler::config::go_duration::GoDuration;
 use knarr_scheduler::config::process::{ClientConnection, LeaderElection as ConfiguredLease};
@@ -23,6 +24,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::api_flags::{COORDINATED_LEADER_ELECTION, GENERIC_WORKLOAD, STORAGE_VERSION_API};
+use crate::followed_kubeconfig::FollowedKubeconfig;
 use crate::progress::Progress;
 use crate::serving::{Bound, Check, Pages, ServingArgs};
 use crate::shown_flags::ShownFlags;
@@ -89,6 +91,7 @@ pub struct Component {
     election: Option<LeaderElection>,
     port: Option<Bound>,
     progress: Progress,
+    kubeconfig: FollowedKubeconfig,
 }
 
 impl Component {
@@ -106,7 +109,8 @@ impl Component {
             Access::load(kubeconfig).with_context(|| format!("cannot use {}", kubeconfig.display()))?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let supervisor = Supervisor::new(Arc::clone(&clock));
-        let client = access::client(&access, &clock, name)?.supervised_by(&supervisor);
+        let followed = FollowedKubeconfig::new(kubeconfig, access.clone())?;
+        let client = followed.client(&clock, name).supervised_by(&supervisor);
         let port = args.serving.bind(port, &clock)?;
         let progress = Progress::start();
         progress
@@ -116,7 +120,12 @@ impl Component {
                 Ok(((), format!("{} as {}", access.server, user.name)))
             })
             .await?;
-        Ok(Self { access, clock, client, supervisor, name, election, port, progress })
+        Ok(Self { access, clock, client, supervisor, name, election, port, progress, kubeconfig: followed })
+    }
+
+    /// The way to the API server for who brings an identity.
+    pub fn without_identity(&self) -> Arc<Rotating> {
+        self.kubeconfig.without_identity()
     }
 
     /// Runs `work` until a signal: all the time, or while holding the lease. `work` ends with `until`, and
@@ -127,6 +136,9 @@ impl Component {
         Fut: Future<Output = ()> + Send,
     {
         let stop = CancellationToken::new();
+        let (kubeconfig, clock) = (self.kubeconfig.clone(), Arc::clone(&self.clock));
+        let follow = move |stop| kubeconfig.clone().follow(Arc::clone(&clock), stop);
+        self.supervisor.spawn("kubeconfig", stop.clone(), follow);
         if let Some(port) = self.port.take() {
             port.serve(self.pages(shown), &self.supervisor, stop.clone());
         }

@@ -137,7 +137,7 @@ fn identities(args: &ControllerManagerArgs, component: &Component) -> Result<Cli
     if !args.use_service_account_credentials {
         return Ok(Arc::new(move |_| client.clone()));
     }
-    let accounts = ServiceAccounts::new(client, &component.access, ACCOUNTS_IN)?;
+    let accounts = ServiceAccounts::new(client, component.without_identity(), ACCOUNTS_IN);
     let clock = Arc::clone(&component.clock);
     Ok(Arc::new(move |name| {
         let client = Client::new(accounts.transport(name), Arc::clone(&clock), NAME);

@@ -18,6 +18,7 @@ mod controller_flags;
 mod controller_manager;
 mod example_images;
 mod explain;
+mod followed_kubeconfig;
 mod image;
 mod kubeconfig;
 mod layout;

@@ -15,6 +15,7 @@ pub mod lease_candidate;
 pub mod metrics;
 pub mod reflector;
 pub mod reviews;
+pub mod rotating;
 pub mod service_account;
 pub mod store;
 pub mod supervisor;

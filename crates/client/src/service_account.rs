@@ -15,7 +15,7 @@ use knarr_api::kind::{Kind, ResourceType};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::http::{HttpTransport, bearer};
-use crate::kubeconfig::Access;
+use crate::rotating::Rotating;
 use crate::transport::{List, ListOptions, Transport, WatchStream};
 
 /// How long a token is asked to last.
@@ -32,24 +32,23 @@ pub fn user_name(namespace: &str, name: &str) -> String {
 pub struct ServiceAccounts {
     /// Makes accounts and asks for their tokens.
     client: Client,
-    /// The server, without the kubeconfig's own identity; the connections are shared by all accounts.
-    server: HttpTransport,
+    /// The server, without an identity; the connections are shared by all accounts.
+    server: Arc<Rotating>,
     namespace: String,
 }
 
 impl ServiceAccounts {
-    /// `client` has the rights to make them; `access` is its kubeconfig.
-    pub fn new(client: Client, access: &Access, namespace: &str) -> Result<Self> {
-        // A client certificate would speak louder than the token.
-        let nobody = Access { client_certificate: None, client_key: None, token: None, ..access.clone() };
-        Ok(Self { client, server: HttpTransport::new(&nobody)?, namespace: namespace.to_owned() })
+    /// `client` has the rights to make them; `server` shows no identity of its own: a client certificate would speak louder
+    /// than the token.
+    pub fn new(client: Client, server: Arc<Rotating>, namespace: &str) -> Self {
+        Self { client, server, namespace: namespace.to_owned() }
     }
 
     /// The access of the account `name`; nothing is asked of the server before its first use.
     pub fn transport(&self, name: &str) -> Arc<dyn Transport> {
         Arc::new(AsServiceAccount {
             client: self.client.clone(),
-            server: self.server.clone(),
+            server: Arc::clone(&self.server),
             namespace: self.namespace.clone(),
             name: name.to_owned(),
             held: tokio::sync::Mutex::default(),
@@ -59,7 +58,7 @@ impl ServiceAccounts {
 
 struct AsServiceAccount {
     client: Client,
-    server: HttpTransport,
+    server: Arc<Rotating>,
     namespace: String,
     name: String,
     held: tokio::sync::Mutex<Option<Held>>,
@@ -139,7 +138,7 @@ impl AsServiceAccount {
         let ends = status.expiration_timestamp.map(|t| t.0);
         let left = ends.map_or(0, |ends| ends.as_second() - self.client.clock().now().as_second());
         let lifetime = Duration::from_secs(u64::try_from(left).unwrap_or(0));
-        let transport = self.server.with_authorization(bearer(&token)?);
+        let transport = self.server.current().with_authorization(bearer(&token)?);
         Ok(Held { transport, renew_at: asked + use_for(lifetime) })
     }
 }

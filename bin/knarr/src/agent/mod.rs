@@ -16,6 +16,7 @@ use clap::Args;
 use knarr_apimachinery::clock::Clock;
 use knarr_client::clock::SystemClock;
 use knarr_client::kubeconfig::Access;
+use knarr_client::rotating::Rotating;
 use knarr_client::{Client, Error, Supervisor};
 use knarr_kubelet::server::{ClientAuthorities, NotAfter, ServingCertificate};
 use knarr_network::cidr::Ipv4Cidr;
@@ -165,7 +166,7 @@ async fn run_node(
 
     let serving = ServingCertificate::new(&serving.certificate, &serving.key)
         .context("the kubelet's certificate cannot be used")?;
-    let transport = rotation::Rotating::new(&identity)?;
+    let transport = Rotating::new(&identity)?;
     let supervisor = Supervisor::new(Arc::clone(&clock));
     let of = |manager: &str| {
         Client::new(Arc::clone(&transport) as _, Arc::clone(&clock), manager).supervised_by(&supervisor)

@@ -1,20 +1,15 @@
 //! Renewal while the node runs: a new client certificate before the old one ends, and connections that then use it.
 
 use std::net::IpAddr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use async_trait::async_trait;
-use jiff::Timestamp;
-use knarr_api::certificates::request::not_after;
-use knarr_api::kind::ResourceType;
 use knarr_apimachinery::clock::Clock;
 use knarr_client::Client;
 use knarr_client::events::{EventRecorder, EventType};
-use knarr_client::http::HttpTransport;
 use knarr_client::kubeconfig::Access;
-use knarr_client::transport::{List, ListOptions, Transport, WatchStream};
+use knarr_client::rotating::Rotating;
 use knarr_kubelet::server::{ClientAuthorities, ServingCertificate};
 use tokio_util::sync::CancellationToken;
 
@@ -28,71 +23,6 @@ use crate::node_reference::node_reference;
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 const RETRY: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(1);
-
-/// A transport whose identity can be exchanged. Watches under way keep the old one until they end.
-pub struct Rotating(RwLock<Current>);
-
-struct Current {
-    transport: Arc<HttpTransport>,
-    /// When its client certificate ends, if it has one.
-    not_after: Option<Timestamp>,
-}
-
-impl Current {
-    fn of(access: &Access) -> Result<Self> {
-        let not_after = access.client_certificate.as_deref().and_then(not_after);
-        Ok(Self { transport: Arc::new(HttpTransport::new(access)?), not_after })
-    }
-}
-
-impl Rotating {
-    pub fn new(access: &Access) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self(RwLock::new(Current::of(access)?))))
-    }
-
-    fn exchange(&self, access: &Access) -> Result<()> {
-        let next = Current::of(access)?;
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = next;
-        Ok(())
-    }
-
-    fn current(&self) -> Arc<HttpTransport> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner).transport)
-    }
-
-    /// When the client certificate ends; `None` if there is none.
-    pub fn not_after(&self) -> Option<Timestamp> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).not_after
-    }
-}
-
-#[async_trait]
-impl Transport for Rotating {
-    async fn send(
-        &self,
-        request: http::Request<bytes::Bytes>,
-    ) -> knarr_client::Result<http::Response<bytes::Bytes>> {
-        self.current().send(request).await
-    }
-
-    async fn list(
-        &self,
-        resource: &ResourceType,
-        namespace: Option<&str>,
-        options: &ListOptions,
-    ) -> knarr_client::Result<List> {
-        self.current().list(resource, namespace, options).await
-    }
-
-    async fn watch(
-        &self,
-        resource: &ResourceType,
-        namespace: Option<&str>,
-        options: &ListOptions,
-    ) -> knarr_client::Result<WatchStream> {
-        self.current().watch(resource, namespace, options).await
-    }
-}
 
 /// Keeps a node's certificates from ending.
 pub struct Renewal {

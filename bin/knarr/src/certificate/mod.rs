@@ -275,7 +275,7 @@ fn serial_number() -> Result<[u8; 16]> {
     Ok(bytes)
 }
 
-fn pem(der: &[u8]) -> String {
+pub fn pem(der: &[u8]) -> String {
     use base64::Engine;
     let text = base64::engine::general_purpose::STANDARD.encode(der);
     let mut out = String::from("-----BEGIN CERTIFICATE-----\n");

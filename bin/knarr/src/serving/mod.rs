@@ -9,14 +9,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response, StatusCode, Version};
 use knarr_apimachinery::clock::Clock;
 use knarr_client::Supervisor;
-use knarr_client::kubeconfig::Access;
 use knarr_client::reviews::{CertifiedUser, Lasting, UserInfo};
 use knarr_serving::{CloseConnection, KnownSender, Limits, Service};
 use rustls::ServerConfig;
@@ -24,7 +23,8 @@ use rustls::pki_types::CertificateDer;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{access, api_flags, open_files, preflight};
+use crate::followed_kubeconfig::FollowedKubeconfig;
+use crate::{api_flags, open_files, preflight};
 use auth::{Delegated, Options as AuthOptions};
 pub use pages::{Check, Pages};
 use tls::Tls;
@@ -81,6 +81,8 @@ pub struct Bound {
     listener: std::net::TcpListener,
     auth: Arc<Delegated>,
     tls: Arc<Tls>,
+    clock: Arc<dyn Clock>,
+    kubeconfigs: Vec<FollowedKubeconfig>,
 }
 
 impl ServingArgs {
@@ -90,18 +92,20 @@ impl ServingArgs {
         if port == 0 {
             return Ok(None);
         }
-        let client = |file: &Option<PathBuf>| {
-            let open = |file: &PathBuf| {
-                let access = Access::load(file).with_context(|| format!("cannot use {}", file.display()))?;
-                access::client(&access, clock, "knarr")
-            };
-            file.as_ref().map(open).transpose()
+        let mut kubeconfigs = Vec::new();
+        let mut client = |file: &Option<PathBuf>| {
+            let Some(file) = file else { return Ok(None) };
+            let followed = FollowedKubeconfig::open(file)?;
+            let client = followed.client(clock, "knarr");
+            kubeconfigs.push(followed);
+            anyhow::Ok(Some(client))
         };
         let authentication = client(&self.authentication_kubeconfig)?;
         let lookup = authentication.clone().filter(|_| !self.authentication_skip_lookup);
+        let authorization = client(&self.authorization_kubeconfig)?;
         let auth = Delegated::new(AuthOptions {
             authentication,
-            authorization: client(&self.authorization_kubeconfig)?,
+            authorization,
             always_allow: self.authorization_always_allow_paths.clone(),
             lasting: Lasting {
                 token: self.authentication_token_webhook_cache_ttl,
@@ -113,13 +117,19 @@ impl ServingArgs {
         let pair = self.tls_cert_file.as_deref().zip(self.tls_private_key_file.as_deref());
         let tls = Tls::open(pair, self.client_ca_file.as_deref(), lookup, self.bind_address)?;
         let listener = preflight::listen(SocketAddr::new(self.bind_address, port), "--secure-port")?;
-        Ok(Some(Bound { listener, auth: Arc::new(auth), tls: Arc::new(tls) }))
+        let (auth, tls) = (Arc::new(auth), Arc::new(tls));
+        Ok(Some(Bound { listener, auth, tls, clock: Arc::clone(clock), kubeconfigs }))
     }
 }
 
 impl Bound {
     /// Answers until `stop`.
     pub fn serve(self, pages: Pages, supervisor: &Supervisor, stop: CancellationToken) {
+        for kubeconfig in self.kubeconfigs {
+            let clock = Arc::clone(&self.clock);
+            let follow = move |stop| kubeconfig.clone().follow(Arc::clone(&clock), stop);
+            supervisor.spawn("delegation-kubeconfig", stop.clone(), follow);
+        }
         let tls = Arc::clone(&self.tls);
         let following = supervisor.run_until_done("clients-authority", stop.clone(), move |stop| {
             let tls = Arc::clone(&tls);

@@ -130,16 +130,30 @@ impl Access {
         Self::parse(&text, path.parent().unwrap_or(Path::new(".")))
     }
 
+    /// The files that [`Access::load`] reads beside the kubeconfig itself.
+    pub fn files(path: &Path) -> Result<Vec<PathBuf>, KubeconfigError> {
+        let text = read(path)?;
+        let text = String::from_utf8(text).map_err(|e| KubeconfigError::Parse(e.to_string()))?;
+        let (cluster, user, _) = current(&text)?;
+        let (authority, authority_data) = (cluster.certificate_authority, cluster.certificate_authority_data);
+        let named = [
+            (authority, authority_data),
+            (user.client_certificate, user.client_certificate_data),
+            (user.client_key, user.client_key_data),
+            (user.token_file, user.token),
+        ];
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let read = named.into_iter().filter(|(_, data)| data.as_ref().is_none_or(String::is_empty));
+        Ok(read.filter_map(|(file, _)| Some(folder.join(file?))).collect())
+    }
+
+    /// The same server, for who brings an identity.
+    pub fn anonymous(&self) -> Self {
+        Self { client_certificate: None, client_key: None, token: None, ..self.clone() }
+    }
+
     fn parse(text: &str, folder: &Path) -> Result<Self, KubeconfigError> {
-        let file: File = serde_saphyr::from_str(text).map_err(|e| KubeconfigError::Parse(e.to_string()))?;
-        let missing = |what: &str, name: &str| KubeconfigError::Missing(format!("{what} named \"{name}\""));
-        let wanted = &file.current_context;
-        let context = file.contexts.iter().find(|c| c.name == *wanted);
-        let context = &context.ok_or_else(|| missing("context", wanted))?.context;
-        let cluster = file.clusters.iter().find(|c| c.name == context.cluster);
-        let cluster = &cluster.ok_or_else(|| missing("cluster", &context.cluster))?.cluster;
-        let no_user = User::default();
-        let user = file.users.iter().find(|u| u.name == context.user).map_or(&no_user, |u| &u.user);
+        let (cluster, user, namespace) = current(text)?;
         Ok(Self {
             server: cluster.server.trim_end_matches('/').to_owned(),
             certificate_authority: pem(
@@ -157,8 +171,8 @@ impl Access {
                 folder,
             )?,
             client_key: pem("client-key-data", &user.client_key_data, &user.client_key, folder)?,
-            token: token(user, folder)?,
-            namespace: context.namespace.clone(),
+            token: token(&user, folder)?,
+            namespace,
         })
     }
 
@@ -202,6 +216,19 @@ impl Access {
         serde_saphyr::to_string_with_options(&file, options)
             .map_err(|e| KubeconfigError::Parse(e.to_string()))
     }
+}
+
+/// Cluster, user and namespace of the current context.
+fn current(text: &str) -> Result<(Cluster, User, Option<String>), KubeconfigError> {
+    let file: File = serde_saphyr::from_str(text).map_err(|e| KubeconfigError::Parse(e.to_string()))?;
+    let missing = |what: &str, name: &str| KubeconfigError::Missing(format!("{what} named \"{name}\""));
+    let wanted = file.current_context;
+    let context = file.contexts.into_iter().find(|c| c.name == wanted);
+    let context = context.ok_or_else(|| missing("context", &wanted))?.context;
+    let cluster = file.clusters.into_iter().find(|c| c.name == context.cluster);
+    let cluster = cluster.ok_or_else(|| missing("cluster", &context.cluster))?.cluster;
+    let user = file.users.into_iter().find(|u| u.name == context.user);
+    Ok((cluster, user.map(|named| named.user).unwrap_or_default(), context.namespace))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, KubeconfigError> {
@@ -257,6 +284,21 @@ mod tests {
         let yaml = access.to_yaml("knarr", "admin").unwrap();
         let line = yaml.lines().find(|line| line.contains("client-certificate-data")).unwrap();
         assert_eq!(line.split_whitespace().nth(1).unwrap(), BASE64.encode(certificate));
+    }
+
+    #[test]
+    fn knows_its_files() {
+        let folder = std::env::temp_dir().join(format!("knarr-kubeconfig-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("kubeconfig");
+        let text = "current-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n\
+            clusters: [{name: c, cluster: {server: 'https://h', certificate-authority: ca.crt, \
+            certificate-authority-data: eA==}}]\n\
+            users: [{name: u, user: {client-certificate: /k/c.crt, client-key: k/c.key, tokenFile: t}}]\n";
+        std::fs::write(&path, text).unwrap();
+        let files = Access::files(&path).unwrap();
+        assert_eq!(files, [PathBuf::from("/k/c.crt"), folder.join("k/c.key"), folder.join("t")]);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

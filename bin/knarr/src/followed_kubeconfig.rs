@@ -1,0 +1,233 @@
+//! A kubeconfig that is read again when it, or a file that it names, changes: certificates and tokens end.
+//!
+//! Source: client-go reads the files of client certificates (`k8s.io/client-go/transport/cert_rotation.go`) and of tokens
+//! again. Here the kubeconfig itself is, too, with the certificates that are written in it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use knarr_apimachinery::clock::Clock;
+use knarr_client::Client;
+use knarr_client::kubeconfig::Access;
+use knarr_client::rotating::Rotating;
+use tokio_util::sync::CancellationToken;
+
+use crate::certificates::folder_watch::{self, FolderWatch};
+
+/// How often the files are read where their changes are not seen, on a network's file system for instance. Source:
+/// `CertCallbackRefreshDuration` of client-go.
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
+
+/// The ways to the API server by one kubeconfig.
+#[derive(Clone)]
+pub struct FollowedKubeconfig {
+    path: PathBuf,
+    /// As it was at the start.
+    access: Access,
+    own: Arc<Rotating>,
+    nobody: Arc<Rotating>,
+}
+
+impl FollowedKubeconfig {
+    /// `access` is what was read from the file.
+    pub fn new(path: &Path, access: Access) -> Result<Self> {
+        let own = Rotating::new(&access).context("cannot use the kubeconfig")?;
+        let nobody = Rotating::new(&access.anonymous()).context("cannot use the kubeconfig")?;
+        Ok(Self { path: path.to_owned(), access, own, nobody })
+    }
+
+    pub fn open(path: &Path) -> Result<Self> {
+        let access = Access::load(path).with_context(|| format!("cannot use {}", path.display()))?;
+        Self::new(path, access)
+    }
+
+    /// A client under the kubeconfig's identity.
+    pub fn client(&self, clock: &Arc<dyn Clock>, manager: &str) -> Client {
+        Client::new(Arc::clone(&self.own) as _, Arc::clone(clock), manager)
+    }
+
+    /// The same server, for who brings an identity.
+    pub fn without_identity(&self) -> Arc<Rotating> {
+        Arc::clone(&self.nobody)
+    }
+
+    /// Uses what the files say, whenever that changes, until `stop`.
+    pub async fn follow(self, clock: Arc<dyn Clock>, stop: CancellationToken) {
+        let mut used = self.access.clone();
+        loop {
+            // The files that it names may be others by now.
+            let watch = FolderWatch::new(&self.folders());
+            let watch = watch.inspect_err(|error| tracing::warn!("{error:#}")).ok();
+            if let Err(error) = self.read(&mut used) {
+                let file = self.path.display();
+                tracing::warn!("{file} has changed, and is not used: {error:#}");
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = clock.sleep(LONGEST_WAIT) => {}
+                () = folder_watch::changed(watch.as_ref(), &clock) => {}
+            }
+        }
+    }
+
+    fn read(&self, used: &mut Access) -> Result<()> {
+        let now = Access::load(&self.path)?;
+        if now == *used {
+            return Ok(());
+        }
+        if now.server != used.server {
+            // It may be another cluster, about which nothing that is known here is true.
+            bail!("it names the server {} in place of {}: that takes a restart", now.server, used.server);
+        }
+        self.own.exchange(&now)?;
+        self.nobody.exchange(&now.anonymous())?;
+        tracing::info!(kubeconfig = %self.path.display(), "the kubeconfig has changed, new connections use it");
+        *used = now;
+        Ok(())
+    }
+
+    fn folders(&self) -> Vec<PathBuf> {
+        let named = Access::files(&self.path).unwrap_or_default();
+        let folder = |file: &Path| match file.parent() {
+            Some(folder) if folder != Path::new("") => folder.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        let folders: BTreeSet<PathBuf> = named.iter().chain([&self.path]).map(|file| folder(file)).collect();
+        folders.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::sync::Mutex;
+
+    use knarr_client::clock::SystemClock;
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use rustls::server::WebPkiClientVerifier;
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+    use crate::certificate::Holder;
+    use crate::pki::{Credentials, Pki, Subject};
+
+    fn sign(pki: &Pki, name: &str) -> Credentials {
+        let subject = Subject {
+            common_name: name,
+            organizations: &[],
+            names: &[],
+            addresses: &["127.0.0.1".parse().unwrap()],
+            server: true,
+            client: true,
+        };
+        pki.sign(&subject).unwrap()
+    }
+
+    /// Who has shown a certificate so far. The server shakes hands, and hangs up.
+    async fn server(pki: &Pki) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(pki.ca_pem().as_bytes()).unwrap()).unwrap();
+        let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        let own = sign(pki, "server");
+        let chain = vec![CertificateDer::from_pem_slice(own.certificate.as_bytes()).unwrap()];
+        let mut config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_client_cert_verifier(clients.build().unwrap())
+            .with_single_cert(chain, PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap())
+            .unwrap();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, seen) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
+        let shown = Arc::clone(&seen);
+        tokio::spawn(async move {
+            while let Ok((tcp, _)) = listener.accept().await {
+                let Ok(stream) = acceptor.accept(tcp).await else { continue };
+                let leaf = stream.get_ref().1.peer_certificates().unwrap()[0].clone();
+                let pem = crate::certificate::pem(&leaf);
+                shown.lock().unwrap().push(Holder::of(&pem).unwrap().common_name);
+            }
+        });
+        (address, seen)
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn new_certificates_are_used_without_a_restart() {
+        let folder = std::env::temp_dir().join(format!("knarr-followed-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        let pki = Pki::open(folder.join("pki")).unwrap();
+        let (address, seen) = server(&pki).await;
+        let keys = folder.join("keys");
+        std::fs::create_dir_all(&keys).unwrap();
+        let put = |file: PathBuf, text: &str| {
+            // As it should be done: the file is whole at any time.
+            std::fs::write(folder.join("new"), text).unwrap();
+            std::fs::rename(folder.join("new"), file).unwrap();
+        };
+        let put_pair = |name: &str| {
+            let pair = sign(&pki, name);
+            put(keys.join("c.crt"), &pair.certificate);
+            put(keys.join("c.key"), &pair.key);
+        };
+        put_pair("first");
+        put(keys.join("ca.crt"), pki.ca_pem());
+        let path = folder.join("kubeconfig");
+        let by_files = |server: &str| {
+            format!(
+                "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+                 contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
+                 clusters: [{{name: c, cluster: {{server: '{server}', certificate-authority: keys/ca.crt}}}}]\n\
+                 users: [{{name: u, user: {{client-certificate: keys/c.crt, client-key: keys/c.key}}}}]\n"
+            )
+        };
+        let url = format!("https://{address}");
+        put(path.clone(), &by_files(&url));
+
+        let followed = FollowedKubeconfig::open(&path).unwrap();
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let client = followed.client(&clock, "test");
+        let stop = CancellationToken::new();
+        let following = tokio::spawn(followed.clone().follow(clock, stop.clone()));
+        let comes_as = async |name: &str| {
+            for _ in 0..600 {
+                client.get_as("/version".to_owned(), "application/json").await.unwrap_err();
+                if seen.lock().unwrap().last().is_some_and(|last| last == name) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            panic!("nobody came as {name}: {:?}", seen.lock().unwrap().last());
+        };
+        comes_as("first").await;
+        // Files that the kubeconfig names, in another folder.
+        put_pair("second");
+        comes_as("second").await;
+        // Halves of two pairs are not used, and a kubeconfig of another server is not.
+        put(keys.join("c.crt"), &sign(&pki, "half").certificate);
+        put(path.clone(), &by_files("https://127.0.0.1:1"));
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        comes_as("second").await;
+        // The kubeconfig itself, with everything in it.
+        let third = sign(&pki, "third");
+        let access = Access {
+            server: url,
+            certificate_authority: Some(pki.ca_pem().as_bytes().to_vec()),
+            client_certificate: Some(third.certificate.into_bytes()),
+            client_key: Some(third.key.into_bytes()),
+            ..Access::default()
+        };
+        put(path.clone(), &access.to_yaml("c", "u").unwrap());
+        comes_as("third").await;
+        assert!(!seen.lock().unwrap().iter().any(|name| name == "half"));
+        stop.cancel();
+        following.await.unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
