@@ -11,10 +11,6 @@ use std::path::{Path, PathBuf};
 /// Files of one folder that may use each other in a circle.
 const HANDFUL: usize = 5;
 
-/// Circles that are still there, by crate: files in circles across folders, and in ones of more than a handful inside
-/// a folder. The numbers may only go down.
-const KNOWN: &[(&str, usize, usize)] = &[("kubelet", 0, 6)];
-
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace's folder").to_owned()
 }
@@ -65,19 +61,12 @@ fn modules_use_each_other_in_no_circles() {
             circle.iter().map(|path| Path::new(path).parent()).collect::<BTreeSet<_>>().len()
         };
         let (across, inside): (Vec<_>, Vec<_>) = circles.into_iter().partition(|c| folders(c) > 1);
-        let inside: Vec<_> = inside.into_iter().filter(|circle| circle.len() > HANDFUL).collect();
-        let count = |circles: &[Vec<&str>]| circles.iter().map(Vec::len).sum::<usize>();
-        let found = (count(&across), count(&inside));
-        let known = KNOWN.iter().find(|(known, ..)| *known == name).map_or((0, 0), |(_, a, i)| (*a, *i));
-        if found != known {
-            let list: Vec<_> = across.iter().chain(&inside).map(|c| format!("  {}", c.join(", "))).collect();
-            wrong.push(format!("{name}: {found:?}, {known:?} known\n{}", list.join("\n")));
-        }
+        let inside = inside.into_iter().filter(|circle| circle.len() > HANDFUL);
+        wrong.extend(across.into_iter().chain(inside).map(|circle| format!("{name}: {}", circle.join(", "))));
     }
     assert!(
         wrong.is_empty(),
-        "files that use each other in circles, across folders and inside one (if they are fewer now, lower the \
-         number in KNOWN):\n{}",
+        "files import each other in circles, across folders or more than {HANDFUL} in one:\n{}",
         wrong.join("\n")
     );
 }

@@ -4,7 +4,6 @@
 
 use knarr_runtime::app_armor::{DEFAULT_PROFILE, is_loaded, load_default};
 
-use super::Embedded;
 use crate::host_security::HostSecurity;
 use crate::runtime::{AppArmorProfile, ContainerConfig, Result, RuntimeError};
 
@@ -65,16 +64,17 @@ fn choose<L: Fn(&str) -> std::io::Result<bool>>(
     }
 }
 
-impl Embedded {
-    pub(super) fn app_armor_profile(
-        &self,
-        config: &ContainerConfig,
-        host: HostSecurity,
-    ) -> Result<Option<String>> {
-        let host =
-            Host { enabled: host.app_armor, has_default: self.inner.has_default_profile, loaded: is_loaded };
-        choose(config.app_armor.as_ref(), config.privileged, &host).map_err(RuntimeError::Failed)
-    }
+/// Returns the profile of a container; `has_default` says whether containers can use the default one.
+///
+/// # Errors
+/// The host has no AppArmor, or not that profile.
+pub(super) fn profile(
+    config: &ContainerConfig,
+    host: HostSecurity,
+    has_default: bool,
+) -> Result<Option<String>> {
+    let host = Host { enabled: host.app_armor, has_default, loaded: is_loaded };
+    choose(config.app_armor.as_ref(), config.privileged, &host).map_err(RuntimeError::Failed)
 }
 
 #[cfg(test)]
@@ -83,7 +83,7 @@ mod tests {
 
     const PREFIX: &str = "failed to get container spec opts: failed to generate apparmor spec opts: ";
 
-    fn profile(
+    fn chosen(
         named: Option<AppArmorProfile>,
         privileged: bool,
         enabled: bool,
@@ -118,7 +118,7 @@ mod tests {
             (local("web"), false, false, false, unsupported()),
         ] {
             assert_eq!(
-                profile(named.clone(), privileged, enabled, has_default),
+                chosen(named.clone(), privileged, enabled, has_default),
                 want,
                 "{named:?} {privileged}"
             );

@@ -8,7 +8,7 @@ use knarr_runtime::containers::{self as runtime, Bind, ContainerSpec, MountKind,
 use knarr_runtime::images::{ImageConfig, MappedIds, resolve_user};
 
 use super::sandboxes::new_id;
-use super::{ATTEMPT, Embedded, IMAGE, IMAGE_ID, errors, images};
+use super::{ATTEMPT, Embedded, IMAGE, IMAGE_ID, app_armor, errors, images};
 use crate::host_security::HostSecurity;
 use crate::labels;
 use crate::runtime::*;
@@ -117,7 +117,7 @@ impl Embedded {
     pub(super) async fn make_container(&self, sandbox_id: &str, config: ContainerConfig) -> Result<String> {
         let host = HostSecurity::read();
         check_se_linux(&config, host)?;
-        let app_armor = self.app_armor_profile(&config, host)?;
+        let app_armor = app_armor::profile(&config, host, self.inner.has_default_profile)?;
         let store = &self.inner.images;
         let image = store.get(&config.image).await.map_err(errors::image)?;
         let image =
