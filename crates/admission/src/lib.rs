@@ -29,6 +29,7 @@ pub mod extended_resource_toleration;
 pub mod limit_pod_hard_anti_affinity_topology;
 pub mod limit_ranger;
 pub mod match_conditions;
+pub mod matching;
 pub mod namespace_lifecycle;
 pub mod namespaces;
 mod node_claims;

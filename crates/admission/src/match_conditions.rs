@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::Attributes;
 use super::limit_ranger::aggregated;
+use super::matching::Invocation;
 use super::policy::expression::Expression;
 use super::policy::inputs::{self, Inputs};
 use super::policy::questions::Questions;
-use super::webhooks::Invocation;
 use crate::Context;
 
 /// The compiled conditions of one webhook or policy. Compile once, when the configuration is read.

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::matching::MatchResources;
 use super::params::{ParamKind, ParamRef};
 use crate::Context;
-use crate::webhooks::{Concerned, GROUP};
+use crate::matching::{Concerned, GROUP};
 use crate::{lookup, manifests};
 use knarr_reload::{Content, Reloaded};
 use knarr_wire::request::Request;
@@ -188,10 +188,4 @@ fn binding(value: &Value) -> Binding {
         param_ref: ParamRef::read(&spec["paramRef"]),
         actions: actions.into_iter().collect(),
     }
-}
-
-/// Returns the names and expressions of `matchConditions` or `variables`.
-pub fn named(list: &Value) -> Vec<(String, String)> {
-    let part = |v: &Value, field: &str| v[field].as_str().unwrap_or("").to_owned();
-    list.as_array().into_iter().flatten().map(|v| (part(v, "name"), part(v, "expression"))).collect()
 }

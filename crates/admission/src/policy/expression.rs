@@ -50,3 +50,9 @@ impl Expression {
         Ok(outcome.map_err(|e| format!("expression '{}' resulted in error: {e}", self.text)))
     }
 }
+
+/// Returns the names and expressions of `matchConditions` or `variables`.
+pub fn named(list: &serde_json::Value) -> Vec<(String, String)> {
+    let part = |v: &serde_json::Value, field: &str| v[field].as_str().unwrap_or("").to_owned();
+    list.as_array().into_iter().flatten().map(|v| (part(v, "name"), part(v, "expression"))).collect()
+}

@@ -8,7 +8,7 @@ use knarr_cel::{Activation, schema};
 use serde_json::{Map, Value, json};
 
 use crate::Context;
-use crate::webhooks::Invocation;
+use crate::matching::Invocation;
 use crate::{Attributes, lookup};
 
 /// The values of all variables except `variables`.

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::Attributes;
 use crate::Context;
-use crate::webhooks::{Invocation, Rule, matching, selector};
+use crate::matching;
+use crate::matching::{Invocation, Rule, selector};
 
 /// A rule, optionally limited to objects of some names.
 #[derive(Debug, Default)]

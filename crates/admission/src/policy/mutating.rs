@@ -13,8 +13,8 @@ use knarr_apimachinery::status::StatusError;
 use knarr_cel::library::authz::Check;
 use serde_json::Value;
 
-use super::definitions::{Binding, Bound, Compiled, Policies, Policy, named};
-use super::expression::Expression;
+use super::definitions::{Binding, Bound, Compiled, Policies, Policy};
+use super::expression::{Expression, named};
 use super::inputs::{self, Inputs};
 use super::params;
 use super::patches::{Mutation, MutationKind, Schemas, mutated};
@@ -23,7 +23,7 @@ use super::variables::Variables;
 use crate::Context;
 use crate::config::AdmissionConfig;
 use crate::match_conditions::MatchConditions;
-use crate::webhooks::{Invocation, concerned_policies, presented, versions, whole};
+use crate::matching::{Invocation, concerned_policies, presented, versions, whole};
 use crate::{Attributes, Operation, Plugin, Reinvocation};
 use knarr_registry::served::Served;
 

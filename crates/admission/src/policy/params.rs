@@ -6,7 +6,7 @@ use knarr_apimachinery::selector::Selector;
 use serde_json::Value;
 
 use crate::Context;
-use crate::webhooks::selector;
+use crate::matching::selector;
 use crate::{Attributes, lookup};
 use knarr_registry::served::Served;
 

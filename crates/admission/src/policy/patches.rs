@@ -12,7 +12,7 @@ use super::expression::Expression;
 use super::inputs::Inputs;
 use super::variables::{Evaluated, Variables};
 use crate::Context;
-use crate::webhooks::Invocation;
+use crate::matching::Invocation;
 use knarr_registry::served::Served;
 
 /// One mutation of a policy.

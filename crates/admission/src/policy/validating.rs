@@ -14,7 +14,7 @@ use super::questions::Questions;
 use super::validations::{Outcome, Validations};
 use crate::Context;
 use crate::config::AdmissionConfig;
-use crate::webhooks::{Invocation, concerned_policies, presented, versions};
+use crate::matching::{Invocation, concerned_policies, presented, versions};
 use crate::{Attributes, Operation, Plugin};
 use knarr_registry::served::Served;
 

@@ -6,8 +6,8 @@ use knarr_api::resource::Resource;
 use knarr_cel::{Budget, Type, Value};
 use serde_json::Value as Json;
 
-use super::definitions::{Compiled, named};
-use super::expression::{Expression, OutOfBudget};
+use super::definitions::Compiled;
+use super::expression::{Expression, OutOfBudget, named};
 use super::inputs::Inputs;
 use super::variables::{Evaluated, Variables};
 use crate::match_conditions::MatchConditions;

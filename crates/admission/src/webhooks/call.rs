@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use super::Failure;
 use super::configurations::Hook;
-use super::matching::Invocation;
 use super::review::{self, Verdict, Version};
-use super::versions;
 use crate::Attributes;
 use crate::Context;
+use crate::matching::Invocation;
+use crate::matching::versions;
 use crate::metrics::WebhookCall;
 use knarr_outgoing::webhook::Call;
 

@@ -6,46 +6,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use knarr_api::resource::Resource;
 use knarr_apimachinery::selector::Selector;
 use knarr_apimachinery::status::StatusError;
 use knarr_client::kubeconfig::Users;
 use serde_json::Value;
 
-use super::{Concerned, GROUP};
 use crate::Context;
 use crate::match_conditions::MatchConditions;
-use crate::policy::definitions::named;
+use crate::matching::{Concerned, GROUP, Rule, selector, strings};
+use crate::policy::expression::named;
 use crate::{lookup, manifests};
 use knarr_outgoing::webhook::Target;
 use knarr_reload::{Content, Reloaded};
 use knarr_wire::request::Request;
 
 const DEFAULT_TIMEOUT: u64 = 10;
-
-/// The requests that a rule matches.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rule {
-    pub operations: Vec<String>,
-    pub groups: Vec<String>,
-    pub versions: Vec<String>,
-    pub resources: Vec<String>,
-    /// The scope: `*`, `Namespaced` or `Cluster`.
-    pub scope: String,
-}
-
-impl Rule {
-    pub fn read(rule: &Value) -> Self {
-        Self {
-            operations: strings(&rule["operations"]),
-            groups: strings(&rule["apiGroups"]),
-            versions: strings(&rule["apiVersions"]),
-            resources: strings(&rule["resources"]),
-            scope: rule["scope"].as_str().unwrap_or("*").to_owned(),
-        }
-    }
-}
 
 /// One webhook of one configuration.
 pub struct Hook {
@@ -161,10 +137,6 @@ fn identified(mut hook: Hook, users: Option<&Users>) -> Hook {
     hook
 }
 
-fn strings(value: &Value) -> Vec<String> {
-    value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
-}
-
 /// Returns the webhooks of one configuration.
 pub fn hooks_of(configuration: &Value) -> Vec<Hook> {
     let name = configuration["metadata"]["name"].as_str().unwrap_or("");
@@ -205,13 +177,4 @@ fn hook(configuration: &str, webhook: &Value, count: usize) -> Hook {
         sort: "",
         name,
     }
-}
-
-/// Parses a label selector; an absent selector selects everything.
-pub fn selector(value: &Value) -> Result<Selector, String> {
-    if value.is_null() {
-        return Ok(Selector::everything());
-    }
-    let typed: LabelSelector = serde_json::from_value(value.clone()).map_err(|e| e.to_string())?;
-    Selector::from_label_selector(Some(&typed)).map_err(|e| e.to_string())
 }

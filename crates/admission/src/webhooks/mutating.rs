@@ -3,18 +3,19 @@
 
 use async_trait::async_trait;
 use knarr_api::admissionregistration::mutatingwebhookconfiguration;
-use knarr_api::scale;
 use knarr_apimachinery::patch::json_patch;
 use knarr_apimachinery::schema::validate as schema;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::configurations::{Configurations, Hook};
-use super::matching::{self, Invocation};
+use super::matching;
 use super::review::Verdict;
-use super::{Failure, call, closed, concerned, versions};
+use super::{Failure, call, closed, concerned};
 use crate::Context;
 use crate::config::AdmissionConfig;
+use crate::matching::Invocation;
+use crate::matching::{presented, versions, whole};
 use crate::{Attributes, Operation, Plugin, Reinvocation};
 
 pub struct MutatingAdmissionWebhook {
@@ -65,14 +66,6 @@ impl Plugin for MutatingAdmissionWebhook {
         attributes.reinvocations.insert(NAME, memory);
         done
     }
-}
-
-/// Returns the object in the form for webhooks: for `scale`, a Scale whatever the scaled resource is.
-pub(crate) fn presented(attributes: &Attributes<'_>, whole: &Value) -> Value {
-    if attributes.subresource == "scale" && attributes.kind().kind == "Scale" && whole.is_object() {
-        return scale::of(whole);
-    }
-    whole.clone()
 }
 
 async fn one(
@@ -168,17 +161,4 @@ fn read(patched: Value, invocation: &Invocation) -> Result<Value, StatusError> {
     let text = knarr_wire::output::to_json(&patched);
     let decoded = schema::decode_request(&text, &invocation.kind, false);
     decoded.map(|d| d.value).map_err(|e| StatusError::internal(e.message()))
-}
-
-/// Applies a changed object, possibly a Scale, to the whole object.
-pub(crate) fn whole(attributes: &Attributes<'_>, mut new: Value) -> Value {
-    if attributes.subresource == "scale" && attributes.kind().kind == "Scale" {
-        let mut whole = attributes.object.clone();
-        scale::apply(&mut whole, &new);
-        return whole;
-    }
-    if attributes.kind() == attributes.resource.gvk() {
-        attributes.served.resource.default(&mut new, attributes.old);
-    }
-    new
 }

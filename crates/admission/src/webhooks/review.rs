@@ -9,8 +9,8 @@ use k8s_openapi::serde::de::DeserializeOwned;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Map, Value, json};
 
-use super::matching::Invocation;
 use crate::Attributes;
+use crate::matching::Invocation;
 
 /// The supported versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

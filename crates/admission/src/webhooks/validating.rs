@@ -7,11 +7,12 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use super::configurations::{Configurations, Hook};
-use super::matching::{self, Invocation};
-use super::mutating::presented;
+use super::matching;
 use super::{Failure, call, closed, concerned};
 use crate::Context;
 use crate::config::AdmissionConfig;
+use crate::matching::Invocation;
+use crate::matching::presented;
 use crate::{Attributes, Operation, Plugin};
 
 pub struct ValidatingAdmissionWebhook {

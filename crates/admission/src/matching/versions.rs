@@ -7,7 +7,7 @@ use knarr_apimachinery::gvk::GroupVersionKind;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
-use super::matching::Invocation;
+use super::invocation::Invocation;
 use crate::Attributes;
 use crate::Context;
 use knarr_registry::served::Served;
