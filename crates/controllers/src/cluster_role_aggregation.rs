@@ -1,4 +1,5 @@
-//! ClusterRole aggregation: a role with an aggregation rule holds the rules of all roles that it selects.
+//! ClusterRole aggregation: keeps the rules of a role with an aggregation rule equal to the rules of all roles it
+//! selects.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ async fn run(cx: Arc<Context>) {
     let roles = cx.informers.informer::<ClusterRole>();
     let (lister, on_change) = (roles.lister(), Arc::clone(&queue));
     roles.add_handler(move |event| {
-        // Any role may be selected by any aggregating one: these are few.
+        // Any aggregating role may select the changed role. There are few of them, so all are queued.
         on_change.add(event.object().name().to_owned());
         for role in lister.list() {
             if role.aggregation_rule.is_some() {
@@ -53,11 +54,11 @@ async fn aggregate(cx: &Context, lister: &Lister<ClusterRole>, name: &str) -> Re
     let object = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
-        // Of this role, and of no later one of the name.
+        // With the uid, the apply fails if another role has taken the name since.
         "metadata": {"name": name, "uid": role.uid()},
         "rules": rules,
     });
-    // The rules are this controller's, whoever else wrote the role.
+    // This controller owns the rules field: it forces the apply over other field managers.
     let writer = Client::new(Arc::clone(cx.client.transport()), Arc::clone(&cx.clock), DESCRIPTOR.name);
     let apply = Patch::Apply { object, force: true };
     match writer.patch::<ClusterRole>("", name, None, &apply).await {
@@ -66,7 +67,7 @@ async fn aggregate(cx: &Context, lister: &Lister<ClusterRole>, name: &str) -> Re
     }
 }
 
-/// The rules of the roles that `role` selects, by their names, each once.
+/// Returns the rules of the roles that `role` selects, ordered by role name, without duplicates.
 fn aggregated<'a>(role: &ClusterRole, all: impl Iterator<Item = &'a ClusterRole>) -> Vec<PolicyRule> {
     let selectors: Vec<Selector> = role
         .aggregation_rule

@@ -1,4 +1,4 @@
-//! What a controller is given, and how it is described to whoever starts it.
+//! What a controller receives, and the descriptor by which it is started.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,12 +13,12 @@ use crate::certificates::CertificateSigner;
 use crate::service_account_tokens::TokenSigner;
 use crate::settings::Settings;
 
-/// A controller at work; it ends with the context's stop.
+/// A running controller; the future ends after the context's stop is cancelled.
 pub type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// How a controller is started.
+/// Names a controller and starts it.
 pub struct Descriptor {
-    /// Upstream's name, `deployment-controller`.
+    /// Upstream's name of the controller, such as `deployment-controller`.
     pub name: &'static str,
     /// Sets up handlers and runs the workers until the context's stop.
     pub run: fn(Arc<Context>) -> Running,
@@ -27,28 +27,28 @@ pub struct Descriptor {
 /// Settings of the cluster that controllers read.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Pod addresses of the whole cluster, such as `10.42.0.0/16`; every node gets a part.
+    /// The pod addresses of the whole cluster, such as `10.42.0.0/16`; each node gets a part of them.
     pub cluster_cidr: String,
     /// The prefix length of a node's part.
     pub node_cidr_mask_size: u8,
-    /// Addresses of Services, such as `10.43.0.0/16`: nodes get none of them.
+    /// The addresses of Services, such as `10.43.0.0/16`; no node gets a part that overlaps them.
     pub service_cidr: Option<String>,
-    /// The certificate that clients in pods check the API server's against, PEM.
+    /// The CA certificate by which clients in pods verify the API server's certificate, PEM.
     pub root_ca: String,
-    /// Signs approved certificate requests; without it nobody does.
+    /// Signs approved certificate requests; without it no request is signed.
     pub certificate_signer: Option<Arc<dyn CertificateSigner>>,
-    /// Signs the tokens in Secrets of service accounts; without it these stay empty.
+    /// Signs the tokens in Secrets of service accounts; without it such Secrets get no token.
     pub token_signer: Option<Arc<dyn TokenSigner>>,
     pub settings: Settings,
 }
 
-/// What every controller gets.
+/// Everything a controller works with.
 pub struct Context {
     /// The controller's name.
     pub name: &'static str,
-    /// Shared by all controllers, under the manager's own identity.
+    /// The informers that all controllers share, under the manager's own identity.
     pub informers: Arc<Informers>,
-    /// The controller's own access, for writes.
+    /// The client with the controller's own identity, for writes.
     pub client: Client,
     pub recorder: EventRecorder,
     pub clock: Arc<dyn Clock>,
@@ -57,16 +57,18 @@ pub struct Context {
 }
 
 impl Context {
-    /// What is set about controllers.
+    /// Returns the settings of all controllers.
     pub fn settings(&self) -> &Settings {
         &self.options.settings
     }
 
-    /// How many objects this controller works on at once, if it is one whose number can be set; else one.
+    /// Returns how many objects this controller reconciles concurrently: the configured number, or 1 if it has no
+    /// such setting.
     pub fn workers(&self) -> usize {
         self.settings().workers.get(self.name).copied().unwrap_or(1)
     }
 }
 
-/// Makes the access of one controller from its name: in upstream's clusters a service account in kube-system.
+/// Makes the client of one controller from its name. In upstream's clusters each has a service account in
+/// kube-system.
 pub type ClientOf = Arc<dyn Fn(&str) -> Client + Send + Sync>;

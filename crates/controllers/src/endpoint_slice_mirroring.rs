@@ -1,4 +1,4 @@
-//! EndpointSlice mirroring: Endpoints that somebody wrote by hand show as EndpointSlices too.
+//! EndpointSlice mirroring: copies Endpoints that users write by hand into EndpointSlices.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -33,10 +33,10 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// The index of our slices by `namespace/service`.
+/// The index of mirrored slices by `namespace/service`.
 const BY_SERVICE: &str = "mirroredService";
 
-/// What a slice says, apart from its name.
+/// The content of a slice, apart from its name.
 #[derive(Debug, Clone, PartialEq)]
 struct Content {
     address_type: &'static str,
@@ -55,7 +55,7 @@ struct Plan {
     removed: usize,
 }
 
-/// Addresses that are not mirrored: all of them, and those that are none.
+/// How many addresses are not mirrored: all of them, and among them those that are not valid IP addresses.
 #[derive(Debug, Default, PartialEq)]
 struct LeftOut {
     all: usize,
@@ -112,7 +112,8 @@ async fn run(cx: Arc<Context>) {
     queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
-/// Whether the Endpoints are somebody's own work: those of a Service with a selector have slices already.
+/// Reports whether the Endpoints are to be mirrored. Those of a Service with a selector are not: they have slices
+/// already.
 fn is_mirrored(endpoints: &Endpoints, service: Option<&Service>) -> bool {
     let has = |map: &Option<BTreeMap<String, String>>, key: &str, value: Option<&str>| {
         map.as_ref().and_then(|m| m.get(key)).is_some_and(|v| value.is_none_or(|wanted| v == wanted))
@@ -143,7 +144,7 @@ fn endpoint(address: &EndpointAddress, ready: bool) -> Endpoint {
     }
 }
 
-/// The content of the slices of one subset: one for each family of addresses. Counts what is left out.
+/// Returns the content of the slices of one subset, one slice per address family, and counts the addresses left out.
 fn contents(subset: &EndpointSubset, most: usize, left_out: &mut LeftOut) -> Vec<Content> {
     let mut ports: Vec<EndpointPort> = subset.ports.iter().flatten().map(port).collect();
     ports.sort_by(|a, b| (&a.name, a.port, &a.protocol).cmp(&(&b.name, b.port, &b.protocol)));
@@ -174,7 +175,8 @@ fn contents(subset: &EndpointSubset, most: usize, left_out: &mut LeftOut) -> Vec
         .collect()
 }
 
-/// `most` endpoints of a subset are mirrored. Slices that have the right family and ports are used again.
+/// Plans the slices. At most `most` endpoints of a subset are mirrored. Slices with the right family and ports are
+/// reused.
 fn plan(endpoints: &Endpoints, existing: Vec<Arc<EndpointSlice>>, most: usize) -> Plan {
     let mut plan = Plan::default();
     let mut left = existing;
@@ -206,7 +208,7 @@ fn plan(endpoints: &Endpoints, existing: Vec<Arc<EndpointSlice>>, most: usize) -
 }
 
 impl Plan {
-    /// Counts how the endpoints of a slice change.
+    /// Counts the endpoints that are added, updated and removed between two versions of a slice.
     fn count(&mut self, old: &EndpointSlice, next: &EndpointSlice) {
         fn by_address(slice: &EndpointSlice) -> BTreeMap<&[String], &Endpoint> {
             slice.endpoints.iter().flatten().map(|e| (e.addresses.as_slice(), e)).collect()
@@ -246,8 +248,8 @@ fn slice(endpoints: &Endpoints, content: &Content, old: Option<&EndpointSlice>) 
 }
 
 impl Controller {
-    /// What is left out, as events at the Endpoints; what changes, as metrics.
-    fn tell(&self, endpoints: &Endpoints, plan: &Plan, most: usize) {
+    /// Emits events on the Endpoints about addresses left out, and records the changes in the metrics.
+    fn record(&self, endpoints: &Endpoints, plan: &Plan, most: usize) {
         let LeftOut { all, invalid } = plan.left_out;
         let warn = |reason: &str, text: String| {
             self.cx.recorder.event(endpoints, EventType::Warning, reason, text);
@@ -286,7 +288,7 @@ impl Controller {
                 if !plan.create.is_empty() {
                     still_owns(&self.cx.client, &*endpoints).await?;
                 }
-                self.tell(&endpoints, &plan, most);
+                self.record(&endpoints, &plan, most);
                 plan
             }
             None => Plan { delete: existing, ..Plan::default() },
@@ -354,7 +356,7 @@ mod tests {
         let many = endpoints(json!([{"addresses": [{"ip": "10.0.0.1"}, {"ip": "x"}, {"ip": "10.0.0.2"}]},
             {"notReadyAddresses": [{"ip": "10.0.0.3"}, {"ip": "10.0.0.2"}]}]));
         let one = plan(&many, Vec::new(), 2);
-        assert_eq!(one.create.len(), 1, "subsets of the same ports are one");
+        assert_eq!(one.create.len(), 1, "subsets with the same ports are merged");
         assert_eq!(one.left_out, LeftOut { all: 2, invalid: 1 });
     }
 

@@ -1,4 +1,4 @@
-//! Endpoints: the older form of what EndpointSlices say, one object per Service, kept for clients that still read it.
+//! Endpoints: the older form of EndpointSlices, one object per Service, kept for clients that still read it.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,7 +30,7 @@ pub const DESCRIPTOR: Descriptor =
 const HEADLESS: &str = "service.kubernetes.io/headless";
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
-/// Addresses in one Endpoints object; what is more is left out.
+/// The most addresses in one Endpoints object; further ones are left out.
 const MAX_ADDRESSES: usize = 1000;
 
 struct Controller {
@@ -40,7 +40,7 @@ struct Controller {
     endpoints: Informer<Endpoints>,
     queue: Arc<WorkQueue<ObjectKey>>,
     written: Written,
-    /// Services that were deleted: their Endpoints go, too, whoever made them.
+    /// Services that were deleted. Their Endpoints are deleted too, even if another client created them.
     gone: Arc<Mutex<BTreeSet<ObjectKey>>>,
     triggers: TriggerTimes,
 }
@@ -142,7 +142,8 @@ impl Controller {
         self.gone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// There is no Service: its Endpoints go, if this controller made them or the Service was there just now.
+    /// Handles a missing Service: deletes its Endpoints if this controller made them or if the Service was just
+    /// deleted.
     async fn remove(&self, existing: Option<&Endpoints>, is_gone: bool) -> Result<()> {
         let ours = |e: &&Endpoints| {
             is_gone || e.metadata.labels.as_ref().is_some_and(|l| l.contains_key(MANAGED_BY))
@@ -156,19 +157,20 @@ impl Controller {
     }
 }
 
-/// The Endpoints that a Service should have, on top of what exists.
+/// Returns the Endpoints that a Service should have, based on the existing object.
 fn endpoints_of(service: &Service, pods: &[Arc<Pod>], existing: Option<&Endpoints>) -> Endpoints {
     let not_ready_too = publishes_not_ready(service);
     let mut left = MAX_ADDRESSES;
     let mut truncated = false;
     let mut subsets = Vec::new();
-    // A pod on which no port of the Service is known is no endpoint, unless the Service has none.
+    // A pod on which no port of the Service resolves is not an endpoint, unless the Service is headless and has no
+    // ports.
     let has_no_ports = service.spec.as_ref().is_none_or(|s| s.ports.as_ref().is_none_or(Vec::is_empty));
     let mut groups = by_ports(service, pods);
     groups.retain(|ports, _| !ports.is_empty() || (has_no_ports && is_headless(service)));
     let counts = |pod: &Pod| not_ready_too || !is_terminating(pod);
     let is_up = |pod: &Pod| not_ready_too || is_ready(pod);
-    // Those that are ready come first where there are too many.
+    // Ready pods take precedence when there are more pods than `MAX_ADDRESSES`.
     let all = || groups.values().flatten().filter(|pod| counts(pod));
     let mut room_for_unready = MAX_ADDRESSES.saturating_sub(all().filter(|pod| is_up(pod)).count());
     for (ports, pods) in groups {
@@ -290,7 +292,7 @@ mod tests {
         let truncated = endpoints_of(&service, &many, None);
         let [subset] = truncated.subsets.as_deref().unwrap() else { panic!("one subset") };
         let counts = (ips(&subset.addresses).len(), ips(&subset.not_ready_addresses).len());
-        assert_eq!(counts, (900, 100), "those that are ready stay");
+        assert_eq!(counts, (900, 100), "ready pods are kept");
 
         let mut by_name = service.clone();
         let port = &mut by_name.spec.as_mut().unwrap().ports.as_mut().unwrap()[0];

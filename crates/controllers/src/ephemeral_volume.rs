@@ -1,4 +1,5 @@
-//! Generic ephemeral volumes: each has a claim of its pod's own, made from the pod's template and gone with the pod.
+//! Generic ephemeral volumes: creates each one's claim from the pod's template. The pod owns the claim, which is
+//! deleted with it.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::support::refusals::namespace_is_terminating;
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "ephemeral-volume-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-/// Pods by `namespace/name` of the claims that their ephemeral volumes need.
+/// The index of pods by `namespace/name` of the claims that their ephemeral volumes need.
 const BY_CLAIM: &str = "ephemeral-claims";
 
 async fn run(cx: Arc<Context>) {
@@ -92,7 +93,7 @@ async fn reconcile(
     Ok(())
 }
 
-/// What the pod's event says; it is tried again.
+/// Makes the error that carries the text of the pod's event; the key is retried.
 fn failure(text: String) -> Error {
     Error::Status(StatusError::new(500, "", text))
 }
@@ -159,7 +160,7 @@ mod tests {
         assert_eq!(world.api.all::<PersistentVolumeClaim>().len(), 1);
         world.api.remove::<PersistentVolumeClaim>("ns", "web-data");
         world.pass(1.0).await;
-        assert!(claim().is_some(), "made anew");
+        assert!(claim().is_some(), "created again");
         world.api.remove::<PersistentVolumeClaim>("ns", "web-data");
         world.api.remove::<Pod>("ns", "web");
         world.pass(1.0).await;

@@ -1,5 +1,5 @@
-//! Legacy service-account token cleaner: tokens in Secrets that were made for every account once, and that nobody has
-//! used for a year, are marked invalid, and deleted a year later.
+//! Legacy service-account token cleaner: marks auto-generated tokens in Secrets invalid after a year without use, and
+//! deletes them another year later.
 //!
 //! Source: KEP-2799.
 
@@ -53,9 +53,9 @@ async fn run(cx: Arc<Context>) {
     let reconcile = move |()| {
         let (cx, listers, queue) = (Arc::clone(&cx), Arc::clone(&listers), Arc::clone(&again));
         async move {
-            // What fails is tried again a day later, as everything is.
+            // A failed Secret is retried with the next run, a day later.
             if let Err(error) = clean(&cx, &listers).await {
-                tracing::warn!(%error, "unused tokens are not looked for");
+                tracing::warn!(%error, "the search for unused tokens failed");
             }
             queue.add_after((), EVERY);
             Ok::<(), knarr_client::Error>(())
@@ -68,7 +68,7 @@ fn day(at: Timestamp) -> Date {
     at.to_zoned(TimeZone::UTC).date()
 }
 
-/// `2006-01-02`
+/// Parses a date of the form `2006-01-02`.
 fn date(text: &str) -> Option<Date> {
     (text.len() == 10).then(|| text.parse().ok()).flatten()
 }
@@ -80,7 +80,7 @@ enum Verdict {
     Delete,
 }
 
-/// What becomes of a token that nobody mounts; `account` is the one that it is for.
+/// Decides what to do with a token that no pod mounts; `account` is the ServiceAccount it belongs to.
 fn verdict(
     secret: &Secret,
     account: Option<&ServiceAccount>,
@@ -99,7 +99,7 @@ fn verdict(
         Some(Some(used)) if used >= day(limit) => return Verdict::Keep,
         _ => {}
     }
-    // One that its account does not list was not made for every account.
+    // A token that its account does not list is not auto-generated.
     let listed =
         account.is_some_and(|a| a.secrets.iter().flatten().any(|s| s.name.as_deref() == Some(secret.name())));
     match label(INVALID_SINCE).and_then(date) {
@@ -110,7 +110,7 @@ fn verdict(
     }
 }
 
-/// The names of all Secrets that the pod refers to, and perhaps some more.
+/// Returns the names of all Secrets that the pod refers to, and possibly further strings of its spec.
 fn mounted(pod: &Pod) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     collect(&serde_json::to_value(&pod.spec).unwrap_or_default(), &mut names);
@@ -141,7 +141,7 @@ async fn clean(cx: &Context, listers: &Listers) -> Result<()> {
     let now = cx.clock.now();
     let tracking = cx.client.get::<ConfigMap>("kube-system", TRACKING).await?;
     let since = tracking.data.as_ref().and_then(|d| d.get("since")).and_then(|text| date(text));
-    // From the day after the one on which it began.
+    // Tracking counts from the start of the day after the one on which it began.
     let begun = since.and_then(|day| day.tomorrow().ok()?.to_zoned(TimeZone::UTC).ok());
     let Some(begun) = begun.map(|zoned| zoned.timestamp()) else { return Ok(()) };
     if begun.checked_add(unused_for).is_ok_and(|enough| now < enough) {
@@ -164,7 +164,7 @@ async fn clean(cx: &Context, listers: &Listers) -> Result<()> {
             && !error.is_not_found()
             && !error.is_conflict()
         {
-            tracing::warn!(secret = %secret.key(), %error, "unused token not cleaned up");
+            tracing::warn!(secret = %secret.key(), %error, "the unused token could not be cleaned up");
         }
     }
     Ok(())

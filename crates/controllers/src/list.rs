@@ -1,4 +1,4 @@
-//! The list of all controllers: one line each.
+//! The list of all controllers, one line each.
 
 use crate::context::Descriptor;
 

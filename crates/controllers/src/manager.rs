@@ -11,7 +11,7 @@ use crate::context::{ClientOf, Context, Descriptor, Options, Running};
 use crate::list::ALL;
 use crate::names::{event_source, service_account};
 
-/// Runs all controllers until `stop`. `shared` is the access of the informers that all of them share.
+/// Runs all controllers until `stop`. The informers that all of them share use the client `shared`.
 pub fn run(
     client_of: ClientOf,
     shared: Client,
@@ -22,7 +22,7 @@ pub fn run(
     run_chosen(&|_| true, client_of, shared, supervisor, options, stop)
 }
 
-/// As [`run`], of the controllers whose names are chosen.
+/// Runs the controllers whose names `chosen` accepts, as [`run`] does.
 pub fn run_chosen(
     chosen: &dyn Fn(&str) -> bool,
     client_of: ClientOf,
@@ -35,7 +35,7 @@ pub fn run_chosen(
     run_these(chosen, client_of, shared, supervisor, options, stop)
 }
 
-/// As [`run`], of these controllers, each as a task under its name.
+/// Runs these controllers as [`run`] does, each as a supervised task under its name.
 pub fn run_these(
     chosen: Vec<&'static Descriptor>,
     client_of: ClientOf,
@@ -51,15 +51,16 @@ pub fn run_these(
         let tracker = TaskTracker::new();
         for descriptor in chosen {
             let account = service_account(descriptor.name);
-            // Tokens are handed out under the manager's own identity, as upstream does: no account could be used before.
+            // The token controller runs under the manager's own identity, as upstream's does: accounts have no tokens
+            // before it runs.
             let of_manager = descriptor.name == crate::service_account_tokens::DESCRIPTOR.name;
             let client =
                 if of_manager { shared.clone() } else { client_of(account).supervised_by(&supervisor) };
             let (informers, options) = (Arc::clone(&informers), Arc::clone(&options));
-            // Some have nothing to do, without a key to sign with for instance.
+            // Some controllers end at once because they have nothing to do, for instance without a signing key.
             let life = supervisor.run_until_done(descriptor.name, stop.clone(), move |stop| {
                 let (source, client) = (event_source(descriptor.name), client.clone());
-                // What it does after the stop has its events, too.
+                // The recorder outlives the stop, so that events emitted while the controller shuts down are written.
                 let recording = CancellationToken::new();
                 let recorder = EventRecorder::new(client.clone(), source, "", recording.clone());
                 let context = Context {
@@ -104,9 +105,9 @@ mod tests {
     static LIVES: AtomicUsize = AtomicUsize::new(0);
     static SEEN: std::sync::Mutex<Option<mpsc::Sender<(usize, String)>>> = std::sync::Mutex::new(None);
 
-    /// Reports what it sees, and panics in its first life.
+    /// Reports the objects it sees, and panics in its first run.
     static FRAGILE: Descriptor = Descriptor { name: "fragile-controller", run: |cx| Box::pin(fragile(cx)) };
-    /// Has nothing to do.
+    /// Ends at once.
     static IDLE: Descriptor = Descriptor { name: "idle-controller", run: |_| Box::pin(async {}) };
 
     async fn fragile(cx: Arc<Context>) {
@@ -159,7 +160,7 @@ mod tests {
         assert_eq!(
             health(),
             [("fragile-controller".into(), Err(down)), ("informers".into(), Ok(()))],
-            "what is done is not shown"
+            "a controller that has ended is not shown"
         );
         assert_eq!(seen.recv().await, Some((1, "first".into())));
         assert_eq!(health()[0].1, Ok(()));
@@ -170,13 +171,13 @@ mod tests {
         api.add(&map("second"));
         assert_eq!(seen.recv().await, Some((1, "second".into())));
         clock.sleep(Duration::from_secs(60)).await;
-        assert!(seen.try_recv().is_err(), "handlers of the first life are gone");
+        assert!(seen.try_recv().is_err(), "the handlers of the first run are removed");
         stop.cancel();
         running.await.unwrap();
         assert_eq!(health(), []);
     }
 
-    /// Waits for the first list, and begins then.
+    /// Waits for the first list and then counts a start.
     static WAITS: Descriptor = Descriptor { name: "waiting-controller", run: |cx| Box::pin(waits(cx)) };
     static BEGUN: AtomicUsize = AtomicUsize::new(0);
 

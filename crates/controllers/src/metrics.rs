@@ -1,4 +1,4 @@
-//! What the controllers count, under upstream's names, beside their queues.
+//! The controllers' metrics, under upstream's names; those of their queues are the work queues' own.
 
 use std::collections::BTreeMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -6,12 +6,12 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use knarr_apimachinery::metrics::Kind::{Counter, Gauge, Histogram};
 use knarr_apimachinery::metrics::Registry;
 
-/// From 4 ms to 66 s, doubled each time.
+/// From 4 ms to 66 s, each twice the previous one.
 const SYNC_SECONDS: &[f64] = &[
     0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384, 32.768,
     65.536,
 ];
-/// From 1 ms to 16 s, doubled each time.
+/// From 1 ms to 16 s, each twice the previous one.
 const HPA_SECONDS: &[f64] = &[
     0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
 ];
@@ -116,15 +116,15 @@ pub fn clear(metric: Metric) {
 
 type Measure = Box<dyn Fn() + Send + Sync>;
 
-/// What is measured only when somebody asks, by who measures it.
+/// Callbacks that update gauges when the metrics are scraped, by their owner's name.
 static AT_SCRAPE: Mutex<BTreeMap<&str, Measure>> = Mutex::new(BTreeMap::new());
 
-/// Measures at every scrape, in the place of what the same one measured before.
+/// Registers a callback to run at every scrape; it replaces an earlier one of the same name.
 pub fn at_scrape(who: &'static str, measure: impl Fn() + Send + Sync + 'static) {
     AT_SCRAPE.lock().unwrap_or_else(PoisonError::into_inner).insert(who, Box::new(measure));
 }
 
-/// All of it in the text format of Prometheus.
+/// Renders all metrics in the text format of Prometheus.
 pub fn render() -> String {
     AT_SCRAPE.lock().unwrap_or_else(PoisonError::into_inner).values().for_each(|measure| measure());
     REGISTRY.render()

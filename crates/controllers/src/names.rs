@@ -1,4 +1,4 @@
-//! What controllers are called: by themselves, in older manifests, and as service accounts.
+//! The names of controllers: current ones, older ones in manifests, event sources and service accounts.
 //!
 //! Source: `cmd/kube-controller-manager/names` and the descriptors beside it.
 
@@ -9,7 +9,8 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|descriptor| descriptor.name)
 }
 
-/// The names that controllers had before they all ended in `-controller`; `--controllers` still takes them.
+/// The names of controllers from before all ended in `-controller`, with the current ones; `--controllers` accepts
+/// both.
 const ALIASES: &[(&str, &str)] = &[
     ("attachdetach", "persistentvolume-attach-detach-controller"),
     ("bootstrapsigner", "bootstrap-signer-controller"),
@@ -50,21 +51,21 @@ const ALIASES: &[(&str, &str)] = &[
     ("ttl-after-finished", "ttl-after-finished-controller"),
 ];
 
-/// The controllers that `*` does not mean.
+/// The controllers that `*` does not include.
 const OFF_BY_DEFAULT: &[&str] = &["bootstrap-signer-controller", "token-cleaner-controller"];
 
-/// The controller that is meant by its name or by an older one.
+/// Returns the current name of the controller with this current or older name.
 pub fn by_name(name: &str) -> Option<&'static str> {
     let old = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, now)| *now);
     names().find(|known| *known == old.unwrap_or(name))
 }
 
-/// Whether the controller runs where nobody asks for it.
+/// Reports whether the controller runs unless it is switched off.
 pub fn on_by_default(name: &str) -> bool {
     !OFF_BY_DEFAULT.contains(&name)
 }
 
-/// What the events of a controller name as their source.
+/// Returns the source component in the events of a controller.
 pub fn event_source(controller: &'static str) -> &'static str {
     match controller {
         "daemonset-controller"
@@ -83,7 +84,7 @@ pub fn event_source(controller: &'static str) -> &'static str {
     }
 }
 
-/// The service account of a controller: its own name, save where upstream gave it another.
+/// Returns the service account of a controller: its own name, unless upstream uses another.
 pub fn service_account(controller: &'static str) -> &'static str {
     match controller {
         "bootstrap-signer-controller" => "bootstrap-signer",
@@ -122,12 +123,12 @@ pub fn service_account(controller: &'static str) -> &'static str {
 mod tests {
     use super::*;
 
-    /// Upstream 1.37's controllers that are not here; docs/controllers.md says why.
+    /// Upstream 1.37's controllers that Knarr lacks; docs/controllers.md says why.
     const NOT_HERE: &[&str] = &["resourcepoolstatusrequest-controller", "selinux-warning-controller"];
     /// Controllers that upstream does not have.
     const OWN: &[&str] = &["local-path-provisioner"];
 
-    /// The rows of the table in docs/controllers.md: a controller and its service account.
+    /// Returns the rows of the table in docs/controllers.md: each controller with its service account.
     fn documented() -> Vec<(String, String)> {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/controllers.md");
         let text = std::fs::read_to_string(file).unwrap();

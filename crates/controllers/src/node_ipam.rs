@@ -1,4 +1,4 @@
-//! Node IPAM: gives every node its part of the cluster's pod addresses.
+//! Node IPAM: allocates a part of the cluster's pod addresses to each node.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -17,20 +17,20 @@ use crate::context::{Context, Descriptor};
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "node-ipam-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-/// The parts of one CIDR, by number.
+/// The parts of one CIDR, by index, with those in use.
 #[derive(Debug)]
 struct Parts {
     base: u32,
-    /// Prefix length of a part.
+    /// The prefix length of a part.
     mask: u8,
     count: u32,
     used: BTreeSet<u32>,
-    /// Where the next search starts, so that a part just given back rests for a while.
+    /// The index at which the next search starts, so that a released part is not reused at once.
     next: u32,
 }
 
 impl Parts {
-    /// `cidr` is such as `10.42.0.0/16`; `None` if it does not parse or is smaller than a part.
+    /// Divides `cidr`, such as `10.42.0.0/16`, into parts; `None` if it does not parse or is smaller than a part.
     fn new(cidr: &str, mask: u8) -> Option<Self> {
         let (address, prefix) = cidr.split_once('/')?;
         let (address, prefix) = (u32::from(address.parse::<Ipv4Addr>().ok()?), prefix.parse::<u8>().ok()?);
@@ -52,7 +52,7 @@ impl Parts {
         Some(format!("{}/{}", Ipv4Addr::from(self.base + free * self.size()), self.mask))
     }
 
-    /// The numbers of all parts that a range has addresses of; it may be larger or smaller than one.
+    /// Returns the indexes of all parts that overlap a range, which may be larger or smaller than one part.
     fn numbers(&self, range: &str) -> Range<u32> {
         let read = |range: &str| {
             let (address, prefix) = range.split_once('/')?;
@@ -81,17 +81,18 @@ fn part_of(node: &Node) -> Option<&str> {
     node.spec.as_ref()?.pod_cidr.as_deref().filter(|c| !c.is_empty())
 }
 
-/// An event says that a node gets no addresses once so many attempts in a row have failed. Source: upstream's range allocator.
+/// After this many failed attempts in a row an event on the node reports CIDRAssignmentFailed. Source: upstream's
+/// range allocator.
 const ATTEMPTS: usize = 3;
 
 async fn run(cx: Arc<Context>) {
     let Some(parts) = Parts::new(&cx.options.cluster_cidr, cx.options.node_cidr_mask_size) else {
         let (cidr, mask) = (&cx.options.cluster_cidr, cx.options.node_cidr_mask_size);
-        tracing::error!("nodes get no pod addresses: {cidr} cannot be divided into parts of /{mask}");
+        tracing::error!("nodes get no pod CIDR: {cidr} cannot be divided into parts of /{mask}");
         return;
     };
     let mut parts = parts;
-    // Addresses of Services are nobody else's.
+    // No node may get addresses of Services.
     cx.options.service_cidr.iter().for_each(|range| parts.occupy(range));
     let parts = Arc::new(Mutex::new(parts));
     let queue: Arc<WorkQueue<String>> = WorkQueue::new(Arc::clone(&cx.clock));
@@ -99,7 +100,7 @@ async fn run(cx: Arc<Context>) {
     if !nodes.wait_synced().await {
         return;
     }
-    // Every part in use is known before the first one is given away.
+    // All parts in use are recorded before the first one is allocated.
     let (on_node, used) = (Arc::clone(&queue), Arc::clone(&parts));
     nodes.add_handler(move |event| {
         let node = event.object();
@@ -133,7 +134,7 @@ async fn assign(cx: &Context, nodes: &Lister<Node>, parts: &Mutex<Parts>, name: 
     for _ in 0..ATTEMPTS {
         result = cx.client.patch::<Node>("", name, None, &patch).await.map(|_| ());
         let Err(error) = &result else { break };
-        // What the informer showed may be older than an earlier assignment, which is final.
+        // The informer may lag behind an earlier assignment, which is final.
         let current = cx.client.get::<Node>("", name).await.ok();
         if let Some(given) = current.as_ref().and_then(|node| part_of(node)) {
             if given != part {
@@ -147,7 +148,7 @@ async fn assign(cx: &Context, nodes: &Lister<Node>, parts: &Mutex<Parts>, name: 
         }
     }
     if let Err(error) = result {
-        // An answer that was lost may have been a yes: then the part stays taken, and shows with the node.
+        // If the answer was lost, the write may have succeeded: the part stays allocated until the node shows it.
         if refused {
             lock().give_back(&part);
         }
@@ -167,7 +168,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_failure_is_an_event_after_three_attempts() {
-        // Parts are given one after the other, also after one that was given back.
+        // Parts are allocated in order; a part that was just released is not reused at once.
         let failed = "n CIDRAssignmentFailed Node n status is now: CIDRAssignmentFailed";
         for (failures, part, event) in [(2, "10.42.0.0/24", None), (3, "10.42.1.0/24", Some(failed))] {
             let world = World::new(&[Node::RESOURCE, k8s_openapi::api::core::v1::Event::RESOURCE]);

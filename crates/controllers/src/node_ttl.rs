@@ -1,4 +1,4 @@
-//! TTL: nodes are told, in an annotation, for how long they may keep Secrets and ConfigMaps, by the cluster's size.
+//! TTL: annotates nodes with how long kubelets may cache Secrets and ConfigMaps, which depends on the cluster's size.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,11 +15,11 @@ pub const DESCRIPTOR: Descriptor =
 
 const WORKERS: usize = 5;
 const ANNOTATION: &str = "node.alpha.kubernetes.io/ttl";
-/// The least and the most nodes of a step, which overlap so that nothing flaps, and its seconds.
+/// The steps: minimum and maximum number of nodes, and seconds. They overlap so that the value does not flap.
 const STEPS: [(usize, usize, u32); 5] =
     [(0, 100, 0), (90, 500, 15), (450, 1000, 30), (900, 2000, 60), (1800, usize::MAX, 300)];
 
-/// The step for so many nodes, coming from `step`.
+/// Returns the step for this number of nodes if the current step is `step`.
 fn next_step(mut step: usize, nodes: usize) -> usize {
     while step + 1 < STEPS.len() && nodes > STEPS[step].1 {
         step += 1;
@@ -66,7 +66,7 @@ async fn run(cx: Arc<Context>) {
 }
 
 impl Controller {
-    /// The seconds for the cluster as it is. All nodes are looked at anew when they change.
+    /// Returns the seconds for the current number of nodes. When they change, all nodes are requeued.
     fn seconds(&self) -> u32 {
         let mut step = self.step.lock().unwrap_or_else(PoisonError::into_inner);
         let next = next_step(*step, self.nodes.len());

@@ -1,4 +1,4 @@
-//! Pod garbage collector: ends pods that no kubelet will ever end, and the oldest ended ones when there are too many.
+//! Pod garbage collector: deletes pods that no kubelet will end, and the oldest ended pods above the threshold.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use crate::support::pod_state::has_ended;
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "pod-garbage-collector-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-/// How long a node may be unknown before its pods are taken for orphans.
+/// How long a node must be missing before its pods count as orphaned.
 const QUARANTINE: Duration = Duration::from_secs(40);
-/// How long ended pods are gathered before they are counted.
+/// How long the count of ended pods is delayed, to handle several at once.
 const COUNT_DELAY: Duration = Duration::from_secs(1);
-/// Deletions under way at once.
+/// How many deletions run concurrently.
 const BATCH: usize = 16;
 const WORKERS: usize = 4;
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -35,27 +35,27 @@ const ORPHANED: Disruption =
 enum Key {
     /// A pod that is being deleted.
     Pod(ObjectKey),
-    /// A node that pods name and that may not exist.
+    /// A node that pods are bound to and that may not exist.
     Missing(String),
-    /// A node whose pods are being deleted may have gone out of service.
+    /// A node with terminating pods that may be out of service.
     Node(String),
-    /// The number of ended pods.
+    /// The number of ended pods, against the threshold.
     Terminated,
 }
 
 /// Why a pod is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
-    /// It ended long ago, and many did since.
+    /// The pod has ended and there are more ended pods than the threshold.
     Terminated,
     OutOfService,
     Orphaned,
-    /// It is being deleted and never came to a node.
+    /// The pod is being deleted and was never bound to a node.
     Unscheduled,
 }
 
 impl Why {
-    /// As metrics name it.
+    /// Returns the reason as metrics name it.
     fn label(self) -> &'static str {
         match self {
             Self::Terminated => "terminated",
@@ -79,13 +79,13 @@ fn is_out_of_service(node: &Node) -> bool {
     !is_ready(node) && taints(node).iter().any(|t| t.key == OUT_OF_SERVICE)
 }
 
-/// Whether a pod that is being deleted has to be ended here: it never came to a node, or its node is out of service.
+/// Reports whether a terminating pod must be force-deleted: it was never bound, or its node is out of service.
 fn must_end(pod: &Pod, node: Option<&Node>) -> bool {
     let ended_by_force = has_ended(pod) && pod.metadata.deletion_grace_period_seconds == Some(0);
     is_terminating(pod) && !ended_by_force && (node_of(pod).is_none() || node.is_some_and(is_out_of_service))
 }
 
-/// Those of the ended pods that are too many: evicted ones first, then the oldest.
+/// Returns the ended pods above the threshold: evicted ones first, then the oldest.
 fn surplus(mut pods: Vec<Arc<Pod>>, threshold: usize) -> Vec<Arc<Pod>> {
     let count = pods.len().saturating_sub(threshold);
     if count > 0 {
@@ -110,7 +110,7 @@ async fn run(cx: Arc<Context>) {
     let (nodes, pods) = (cx.informers.informer::<Node>(), cx.informers.informer::<Pod>());
     index_pods(&pods);
     pods.add_index(TERMINATED, |pod| has_ended(pod).then(|| "true".to_owned()).into_iter().collect());
-    // Nodes first: a pod's node that is not known then is really unknown.
+    // Nodes sync first, so that a node which is unknown when a pod arrives does not exist.
     if !nodes.wait_synced().await {
         return;
     }
@@ -188,7 +188,7 @@ impl Controller {
         if pods.is_empty() {
             return Ok(());
         }
-        // The informer may lag behind: the node is gone only if the API server says so.
+        // The informer may lag behind: only the API server's answer proves that the node is gone.
         match self.cx.client.get::<Node>("", &node).await {
             Ok(_) => {
                 self.queue.add_after(Key::Missing(node), QUARANTINE);
@@ -199,7 +199,7 @@ impl Controller {
         }
     }
 
-    /// Ends what it can; the last error is returned.
+    /// Deletes the pods in batches, past failures, and returns the last error.
     async fn end_all(&self, pods: Vec<Arc<Pod>>, why: Why) -> Result<()> {
         let mut outcome = Ok(());
         for batch in pods.chunks(BATCH) {
@@ -216,7 +216,7 @@ impl Controller {
     async fn end(&self, pod: &Pod, why: Why) -> Result<()> {
         let labels = [pod.namespace(), why.label()];
         metrics::add(Metric::PodGcDeletions, &labels, 1.0);
-        // No kubelet will end it.
+        // No kubelet will report the pod's end, so its status is set to Failed first.
         let disruption = (why == Why::Orphaned).then_some(ORPHANED);
         let patch = mark_failed(pod, disruption, self.cx.clock.now());
         let ended = pod_disruption::delete(&self.cx.client, pod, patch, Some(0)).await.map(drop);

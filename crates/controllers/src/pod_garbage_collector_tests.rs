@@ -104,7 +104,7 @@ async fn pods_that_never_came_to_a_node_are_ended() {
     world.start(&DESCRIPTOR);
     world.pass(1.0).await;
     assert_eq!(left(&world), ["ending"]);
-    // Its node is declared lost.
+    // The node gets the out-of-service taint.
     world.api.edit::<Node>("", "n", |n| {
         let taint = Taint { key: OUT_OF_SERVICE.into(), effect: "NoExecute".into(), ..Taint::default() };
         n.spec.get_or_insert_default().taints = Some(vec![taint]);

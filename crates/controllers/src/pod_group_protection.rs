@@ -1,4 +1,4 @@
-//! Protection of pod groups in use: a deleted one stays until no pod that has not ended names it.
+//! Pod group protection: a deleted pod group keeps its finalizer until every pod that names it has ended.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 const FINALIZER: &str = "scheduling.k8s.io/podgroup-protection";
-/// The index of pods that have not ended by `namespace/group`.
+/// The index of pods that have not ended, by `namespace/group`.
 const BY_GROUP: &str = "podGroup";
 
 fn group_of(pod: &Pod) -> Option<ObjectKey> {
@@ -36,7 +36,8 @@ fn uses(pod: &Pod) -> Vec<String> {
     group_of(pod).filter(|_| !has_ended(pod)).map(|key| key.to_string()).into_iter().collect()
 }
 
-/// Only a group that is being deleted is looked at: admission gives every new one the finalizer.
+/// Reports whether the group is being deleted and has the finalizer. Others need no work: admission sets the
+/// finalizer.
 fn is_candidate(group: &PodGroup) -> bool {
     group.metadata.deletion_timestamp.is_some()
         && group.metadata.finalizers.iter().flatten().any(|f| f == FINALIZER)

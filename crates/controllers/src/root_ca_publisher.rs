@@ -1,4 +1,5 @@
-//! Root CA publisher: every namespace has a ConfigMap with the certificate that pods check the API server against.
+//! Root CA publisher: keeps a ConfigMap in each namespace with the CA certificate by which pods verify the API
+//! server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -87,7 +88,7 @@ async fn publish(
         }
     };
     match result {
-        // Somebody else's map of that name is put right as soon as it shows.
+        // If another client created a map of that name, its event requeues the namespace and the map is corrected.
         Err(e) if !e.is_not_found() && !namespace_is_terminating(&e) => Err(e),
         _ => Ok(()),
     }

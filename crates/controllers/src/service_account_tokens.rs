@@ -1,5 +1,5 @@
-//! Tokens in Secrets: a Secret of type `kubernetes.io/service-account-token` gets the token of the ServiceAccount that
-//! its annotation names, and goes with it.
+//! Tokens in Secrets: gives each Secret of type `kubernetes.io/service-account-token` a token for the ServiceAccount
+//! that its annotation names, and deletes the Secret when that account is deleted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,17 +26,17 @@ const TOKEN: &str = "token";
 
 /// Signs claims with the cluster's service-account key.
 pub trait TokenSigner: std::fmt::Debug + Send + Sync {
-    /// A JSON Web Token in the compact form; `None` when the key refuses.
+    /// Returns a JSON Web Token in compact form; `None` if signing fails.
     fn sign(&self, claims: &Value) -> Option<String>;
 }
 
-/// What is to be done with a Secret.
+/// What to do with a Secret.
 #[derive(Debug, PartialEq)]
 enum Verdict {
     Leave,
-    /// Its ServiceAccount is gone.
+    /// The ServiceAccount does not exist.
     Delete,
-    /// Something is missing; with `token`, also a token.
+    /// Fields are missing; with `token`, the token is missing too.
     Fill {
         token: bool,
     },
@@ -73,7 +73,7 @@ async fn run(cx: Arc<Context>) {
     queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
-/// The name of the account whose token the Secret is to hold.
+/// Returns the name of the ServiceAccount that the Secret belongs to, if it is a token Secret.
 fn account_of(secret: &Secret) -> Option<&str> {
     let typed = secret.type_.as_deref() == Some(TYPE);
     annotation(secret, ACCOUNT_NAME).filter(|name| typed && !name.is_empty())
@@ -91,7 +91,8 @@ async fn reconcile(
 ) -> Result<()> {
     let Some(secret) = secrets.get(&key.namespace, &key.name) else { return remove_reference(cx, key).await };
     let Some(name) = account_of(&secret) else { return Ok(()) };
-    // Asked for and not looked up: a Secret is not deleted because an informer is behind.
+    // The account is read from the API server, not the informer: a Secret must not be deleted because the informer
+    // lags.
     let account = match cx.client.get::<ServiceAccount>(secret.namespace(), name).await {
         Ok(account) => Some(account),
         Err(error) if error.is_not_found() => None,
@@ -116,7 +117,7 @@ async fn reconcile(
     }
 }
 
-/// A Secret that is gone is no longer one of its account's.
+/// Removes a deleted Secret from its account's list.
 async fn remove_reference(cx: &Context, key: &ObjectKey) -> Result<()> {
     let accounts = cx.informers.informer::<ServiceAccount>().lister();
     let refers =
@@ -164,7 +165,7 @@ fn filled(secret: &Secret, account: &ServiceAccount, root_ca: &str, token: Optio
     next
 }
 
-/// The claims of tokens that live in Secrets: they name the account and the Secret, and have no end.
+/// Signs the claims of a token in a Secret: they name the account and the Secret, and the token does not expire.
 fn sign(signer: &dyn TokenSigner, account: &ServiceAccount, secret: &Secret) -> Result<String> {
     let claims = json!({
         "iss": "kubernetes/serviceaccount",

@@ -1,4 +1,4 @@
-//! ServiceAccounts: every namespace has one called `default`.
+//! ServiceAccounts: creates one called `default` in each namespace.
 
 use std::sync::Arc;
 

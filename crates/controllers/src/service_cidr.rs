@@ -1,4 +1,5 @@
-//! ServiceCIDRs: ready once they are protected, and gone only when no address would be left without a range.
+//! ServiceCIDRs: sets their finalizer and Ready condition, and releases a deleted one only if every allocated address
+//! stays covered by another range.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ pub const DESCRIPTOR: Descriptor =
 
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 const READY: &str = "Ready";
-/// How long a range that is being deleted stands, so that every API server knows not to take addresses from it.
+/// How long a deleted range is kept, so that every API server stops allocating addresses from it.
 const GRACE: Duration = Duration::from_secs(10);
 
 async fn run(cx: Arc<Context>) {
@@ -74,7 +75,7 @@ fn covers(cidr: &ServiceCIDR, address: &Network) -> bool {
     networks(cidr).iter().any(|n| n.contains(address))
 }
 
-/// The address, if an API server gave it to a Service.
+/// Returns the address as a one-address network if an API server allocated it for a Service.
 fn managed(address: &IPAddress) -> Option<Network> {
     let labels = address.metadata.labels.as_ref()?;
     if labels.get("ipaddress.kubernetes.io/managed-by").is_none_or(|by| by != "ipallocator.k8s.io") {
@@ -84,12 +85,12 @@ fn managed(address: &IPAddress) -> Option<Network> {
     Some(Network { address: ip, bits: if ip.is_ipv4() { 32 } else { 128 } })
 }
 
-/// What a range needs.
+/// The next step for a range.
 #[derive(Debug, PartialEq)]
 enum Step {
     Protect,
     Ready,
-    /// Addresses would be left without a range.
+    /// Deleting the range would leave allocated addresses uncovered.
     Blocked,
     Wait(Duration),
     Release,

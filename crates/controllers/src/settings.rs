@@ -1,4 +1,4 @@
-//! What administrators set about controllers. The defaults are upstream's, as is the meaning of each.
+//! The settings of the controllers. Defaults and meanings are upstream's.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 
-/// How many objects controllers work on at once unless it is set otherwise.
+/// How many objects each controller reconciles concurrently by default.
 const WORKERS: [(&str, usize); 20] = [
     ("cronjob-controller", 5),
     ("daemonset-controller", 2),
@@ -33,71 +33,73 @@ const WORKERS: [(&str, usize); 20] = [
 /// The settings of all controllers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// How many objects a controller works on at once, by the controller's name. Others have a number that cannot be set.
+    /// How many objects a controller reconciles concurrently, by the controller's name. Controllers missing here have
+    /// no such setting.
     pub workers: BTreeMap<&'static str, usize>,
     pub nodes: NodeSettings,
     pub autoscaler: AutoscalerSettings,
-    /// Ended pods that are kept; none: all of them.
+    /// How many ended pods are kept; `None` keeps all of them.
     pub terminated_pods_kept: Option<usize>,
-    /// The longest life of issued certificates, and that of requests that ask for none.
+    /// The maximum lifetime of issued certificates, also used for requests that ask for none.
     pub certificate_lifetime: Duration,
-    /// Leaves volumes attached to nodes that do not answer until these are declared out of service.
+    /// Never detaches volumes from unresponsive nodes unless these have the out-of-service taint.
     pub never_force_detach: bool,
-    /// How many endpoints a slice holds at most, and how many a mirrored subset.
+    /// How many endpoints a slice holds at most; the next field: how many of a subset are mirrored at most.
     pub max_endpoints_per_slice: usize,
     pub max_mirrored_per_subset: usize,
-    /// How often all quotas are counted anew.
+    /// How often all quotas are recalculated.
     pub quota_resync: Duration,
-    /// How long a token in a Secret may lie unused.
+    /// How long an auto-generated token in a Secret may stay unused before it is cleaned up.
     pub legacy_token_unused_for: Duration,
     pub recyclers: RecyclerSettings,
 }
 
-/// How volumes of each kind are emptied whose policy is Recycle.
+/// How volumes with the reclaim policy Recycle are scrubbed, by volume type.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecyclerSettings {
     pub host_path: Scrubbing,
     pub nfs: Scrubbing,
 }
 
-/// A pod that empties a volume, and how long it may take.
+/// A pod that scrubs a volume, and how long it may run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scrubbing {
-    /// The pod, whose first volume is replaced by what is to be emptied. None: one that deletes all files.
+    /// The pod template, whose first volume is replaced by the one to scrub. `None` uses a pod that deletes all
+    /// files.
     pub template: Option<Arc<Pod>>,
     pub minimum_seconds: i64,
     pub seconds_per_gi: i64,
 }
 
-/// When nodes count as lost, and how fast their pods are made to leave.
+/// When nodes count as unreachable, and how fast they are tainted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeSettings {
-    /// How long a node may be silent.
+    /// How long a node may go without a heartbeat.
     pub monitor_grace: Duration,
-    /// The same for one that has not yet reported.
+    /// How long a node that has not yet reported may go without a heartbeat.
     pub startup_grace: Duration,
-    /// Nodes tainted per second in a zone that is well or entirely down.
+    /// How many nodes are tainted per second in a zone that is healthy or fully disrupted.
     pub eviction_rate: f64,
-    /// The same in a large zone of which much is down; a small one is left alone then.
+    /// How many nodes are tainted per second in a large zone that is partially disrupted; in a small one none are.
     pub secondary_eviction_rate: f64,
-    /// The part of a zone from which on much of it is down.
+    /// The fraction of unready nodes from which a zone counts as partially disrupted.
     pub unhealthy_zone_threshold: f64,
-    /// A zone with more nodes is large.
+    /// A zone with more nodes than this is large.
     pub large_cluster_size: usize,
 }
 
-/// How HorizontalPodAutoscalers judge.
+/// How HorizontalPodAutoscalers are evaluated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AutoscalerSettings {
-    /// How often metrics are looked at.
+    /// How often each autoscaler is evaluated.
     pub sync_period: Duration,
-    /// How far from 1 a ratio may be without a change.
+    /// How far the usage ratio may be from 1 without a change of replicas.
     pub tolerance: f64,
-    /// For how long the highest recommendation holds against lower ones.
+    /// The window in which the highest recommendation prevents scaling down below it.
     pub downscale_stabilization: Duration,
-    /// For this long after its start a pod's processor use counts only while it is ready.
+    /// For this long after a pod's start its CPU usage counts only while the pod is ready.
     pub cpu_initialization: Duration,
-    /// A pod that became unready within this time after its start was never ready.
+    /// A pod that became unready within this time after its start counts as never having been ready.
     pub initial_readiness: Duration,
 }
 

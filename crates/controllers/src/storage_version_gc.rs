@@ -1,4 +1,4 @@
-//! Storage version garbage collector: what API servers that are gone said of how they store resources is forgotten.
+//! Storage version garbage collector: removes the entries of API servers that no longer exist from StorageVersions.
 //!
 //! Source: the behaviour of `k8s.io/kubernetes/pkg/controller/storageversiongc`.
 
@@ -62,7 +62,7 @@ async fn run(cx: Arc<Context>) {
     queue.run(DESCRIPTOR.name, 1, stop, reconcile).await;
 }
 
-/// Looks at what there is now, since an informer may not know of a server yet.
+/// Removes the entries of missing servers. Reads their leases live, since the informer may not show a new server yet.
 async fn forget_those_gone(cx: &Context, name: &str) -> Result<()> {
     let mut version = match cx.client.get::<StorageVersion>("", name).await {
         Err(error) if error.is_not_found() => return Ok(()),

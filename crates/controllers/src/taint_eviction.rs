@@ -1,6 +1,7 @@
-//! Taint eviction: NoExecute taints end the pods that do not tolerate them, at once or when their patience runs out.
+//! Taint eviction: deletes pods that do not tolerate a NoExecute taint of their node, at once or after
+//! `tolerationSeconds`.
 //!
-//! A toleration's seconds count from the taint's `timeAdded`, or from the pod's binding if that came later, so a
+//! A toleration's seconds count from the taint's `timeAdded`, or from the pod's binding if that was later, so a
 //! restart of this controller gives no pod more time.
 
 use std::collections::{BTreeMap, HashMap};
@@ -30,7 +31,7 @@ const DISRUPTION: Disruption = Disruption {
     message: "Taint manager: deleting due to NoExecute taint",
 };
 
-/// A taint with the time from which it counts.
+/// A taint with the time from which tolerations count.
 #[derive(Debug, Clone, PartialEq)]
 struct Active {
     taint: Taint,
@@ -41,11 +42,11 @@ struct Active {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Stay,
-    /// To be evicted then.
+    /// The pod is to be evicted at this time.
     Evict(Timestamp),
 }
 
-/// Decides about a pod with these tolerations that was bound at `bound`.
+/// Decides about a pod with these tolerations that was bound to the node at `bound`.
 fn verdict(taints: &[Active], tolerations: &[Toleration], bound: Timestamp, now: Timestamp) -> Verdict {
     let mut earliest: Option<Timestamp> = None;
     for active in taints {
@@ -57,7 +58,7 @@ fn verdict(taints: &[Active], tolerations: &[Toleration], bound: Timestamp, now:
             return Verdict::Evict(now);
         }
         let from = active.since.max(bound);
-        // A time too far away for the calendar never comes.
+        // A time that overflows the calendar is never reached.
         if let Ok(at) = from.checked_add(SignedDuration::from_secs(seconds)) {
             earliest = Some(earliest.map_or(at, |e| e.min(at)));
         }
@@ -65,7 +66,7 @@ fn verdict(taints: &[Active], tolerations: &[Toleration], bound: Timestamp, now:
     earliest.map_or(Verdict::Stay, Verdict::Evict)
 }
 
-/// When the pod came to its node, as far as its status tells.
+/// Returns when the pod was bound to its node, according to its status.
 fn bound_at(pod: &Pod) -> Timestamp {
     let scheduled = condition(pod, "PodScheduled").filter(|c| c.status == "True");
     let scheduled = scheduled.and_then(|c| c.last_transition_time.as_ref());
@@ -84,7 +85,7 @@ enum Key {
     Pod(ObjectKey),
 }
 
-/// An eviction that waits for its time.
+/// An eviction that is due later.
 #[derive(Debug, Clone)]
 struct Pending {
     uid: String,
@@ -93,11 +94,11 @@ struct Pending {
 
 struct Controller {
     cx: Arc<Context>,
-    /// Under the controller's own name, which is not its account's.
+    /// The context; events are recorded under the controller's own name, which is not its account's.
     nodes: Lister<Node>,
     pods: Lister<Pod>,
     queue: Arc<WorkQueue<Key>>,
-    /// The NoExecute taints by node; those without `timeAdded` count from when they were first seen.
+    /// The NoExecute taints by node. A taint without `timeAdded` counts from when it was first seen.
     active: Mutex<HashMap<String, Vec<Active>>>,
     pending: Mutex<BTreeMap<ObjectKey, Pending>>,
 }
@@ -165,7 +166,7 @@ impl Controller {
         pods_on(&self.pods, name).iter().for_each(|pod| self.queue.add(Key::Pod(pod.key())));
     }
 
-    /// The node's NoExecute taints now.
+    /// Returns the node's current NoExecute taints.
     fn active_taints(&self, name: &str) -> Vec<Active> {
         let node = self.nodes.get("", name);
         let mut all = lock(&self.active);
@@ -210,7 +211,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Notes when the pod is to go and returns that time. A new taint never gives a waiting pod more time.
+    /// Records when the pod is to be evicted and returns that time. A new taint never postpones a pending eviction.
     fn note(&self, key: &ObjectKey, pod: &Pod, at: Timestamp) -> Timestamp {
         let mut pending = lock(&self.pending);
         let known = pending.get(key).filter(|p| p.uid == pod.uid());

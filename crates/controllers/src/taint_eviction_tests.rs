@@ -90,7 +90,7 @@ fn set_taints(world: &World, taints: Vec<Taint>) {
     world.api.edit::<Node>("", "n", |n| n.spec.get_or_insert_default().taints = Some(taints));
 }
 
-/// The pods not being deleted.
+/// Returns the names of the pods that are not being deleted.
 fn left(world: &World) -> Vec<String> {
     let pods = world.api.all::<Pod>().into_iter().filter(|p| p.metadata.deletion_timestamp.is_none());
     pods.map(|p| p.name().to_owned()).collect()

@@ -1,4 +1,4 @@
-//! Runs one controller against an API server in memory, in simulated time.
+//! Runs one controller against an in-memory API server, in simulated time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::names::event_source;
 use crate::service_account_tokens::TokenSigner;
 use crate::settings::Settings;
 
-/// When every test begins: 2026-01-01T00:00:00Z.
+/// The time at which every test starts: 2026-01-01T00:00:00Z.
 pub const START: i64 = 1_767_225_600;
 
 pub struct World {
@@ -32,7 +32,7 @@ pub struct World {
 }
 
 impl World {
-    /// A world whose API server has these resources. The runtime has to be paused.
+    /// Makes a world whose API server serves these resources. The tokio runtime must be paused.
     pub fn new(resources: &[ResourceType]) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(at(0)));
         let api = FakeApi::new(Arc::clone(&clock), resources);
@@ -50,7 +50,7 @@ impl World {
         self.start_with(descriptor, self.api.client());
     }
 
-    /// As `start`, with a way in of one's own.
+    /// Starts the controller with a given client.
     pub fn start_with(&self, descriptor: &Descriptor, client: Client) {
         let options = Options {
             cluster_cidr: "10.42.0.0/16".into(),
@@ -78,12 +78,12 @@ impl World {
         tokio::spawn((descriptor.run)(Arc::new(context)));
     }
 
-    /// Lets this much time go by.
+    /// Advances the simulated time.
     pub async fn pass(&self, seconds: f64) {
         tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
     }
 
-    /// The events so far as `object reason message`, sorted.
+    /// Returns the events recorded so far as `object reason message`, sorted.
     pub fn events(&self) -> Vec<String> {
         let all = self.api.all::<Event>().into_iter().map(|e| {
             let text = |s: Option<String>| s.unwrap_or_default();
@@ -101,7 +101,7 @@ impl Drop for World {
     }
 }
 
-/// This many seconds after the beginning.
+/// Returns the time this many seconds after the start.
 pub fn at(second: i64) -> Timestamp {
     Timestamp::from_second(START + second).unwrap()
 }

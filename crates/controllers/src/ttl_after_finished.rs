@@ -1,4 +1,4 @@
-//! TTL after finished: deletes a Job, with its pods, so many seconds after its end.
+//! TTL after finished: deletes a Job with its pods `ttlSecondsAfterFinished` after it ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ async fn run(cx: Arc<Context>) {
     queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
-/// When the job is to be deleted, if it has ended and says how long it may stay.
+/// Returns when the Job is to be deleted, if it has ended and has a TTL.
 fn expires(job: &Job) -> Option<Timestamp> {
     let seconds = job.spec.as_ref()?.ttl_seconds_after_finished?;
     let done = [COMPLETE, FAILED].into_iter().filter_map(|type_| condition(job, type_));
@@ -58,7 +58,7 @@ async fn reconcile(
         queue.add_after(key, left);
         return Ok(());
     }
-    // The time may have been changed meanwhile.
+    // The TTL may have changed since the informer's version.
     let live: Job = match cx.client.get(&key.namespace, &key.name).await {
         Ok(job) => job,
         Err(e) if e.is_not_found() => return Ok(()),

@@ -1,4 +1,5 @@
-//! ValidatingAdmissionPolicy status: what a policy's expressions get wrong about the kinds that it matches.
+//! ValidatingAdmissionPolicy status: type-checks a policy's expressions against the kinds it matches and reports
+//! warnings.
 
 use std::sync::Arc;
 
@@ -52,13 +53,13 @@ async fn check(
     }
 }
 
-/// Whether the policy changed since its expressions were looked at.
+/// Reports whether the policy changed since its expressions were last type-checked.
 fn is_unseen(policy: &ValidatingAdmissionPolicy) -> bool {
     let seen = policy.status.as_ref().and_then(|s| s.observed_generation);
     policy.metadata.generation.unwrap_or(0) > seen.unwrap_or(0)
 }
 
-/// What is applied to the policy.
+/// Returns the status that is applied to the policy.
 fn status(policy: &ValidatingAdmissionPolicy, definitions: &[Value]) -> Value {
     let spec = serde_json::to_value(&policy.spec).unwrap_or_default();
     let warnings = type_checking::warnings(&spec, definitions);

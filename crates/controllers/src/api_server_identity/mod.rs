@@ -1,6 +1,6 @@
-//! The identity of an API server: a Lease by which others see that it is there; expired ones are cleared away.
+//! The identity of an API server: a Lease that shows other servers that it runs. Expired leases are deleted.
 //!
-//! It works on behalf of the API server, and is no controller of the controller manager.
+//! The task belongs to the API server and is not a controller of the controller manager.
 //!
 //! Source: <https://kubernetes.io/docs/concepts/architecture/leases/#api-server-identity>, and the behaviour of
 //! kube-apiserver 1.37.
@@ -30,15 +30,15 @@ const LABEL: &str = "apiserver.kubernetes.io/identity";
 const API_SERVER: &str = "kube-apiserver";
 const LASTS: SignedDuration = SignedDuration::from_secs(3600);
 const RENEW_EVERY: Duration = Duration::from_secs(10);
-/// Between attempts that fail.
+/// The wait between attempts after a failure.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 const CLEAR_EVERY: Duration = Duration::from_secs(3600);
-/// After they could not be listed.
+/// The wait after the leases could not be listed.
 const CLEAR_RETRY: Duration = Duration::from_secs(10);
-/// How long a server that stops tries to take its lease with it.
+/// How long a server that stops tries to delete its lease.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Whether the lease is an API server's.
+/// Reports whether the lease is an API server's.
 pub fn is_identity(lease: &Lease) -> bool {
     lease.namespace() == NAMESPACE
         && lease.metadata.labels.as_ref().and_then(|l| l.get(LABEL)).is_some_and(|value| value == API_SERVER)
@@ -52,14 +52,14 @@ fn is_expired(lease: &Lease, now: Timestamp) -> bool {
     lease.spec.as_ref().and_then(until).is_none_or(|until| until < now)
 }
 
-/// What has been done for the first time, or again.
+/// A step that was done, for the first time or again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Done {
     /// The lease was taken or renewed.
     Renewed,
-    /// Expired leases of others were looked for.
+    /// Expired leases of other servers were searched for and deleted.
     Cleared,
-    /// It was written down how resources are stored.
+    /// The StorageVersions of this server were recorded.
     Recorded,
 }
 
@@ -69,14 +69,14 @@ pub struct ApiServerIdentity {
     host: String,
     /// The lease's name, the same after each start on this host: `apiserver-` and 26 characters.
     name: String,
-    /// This process.
+    /// The identity of this process.
     holder: String,
-    tell: Arc<dyn Fn(Done) + Send + Sync>,
+    notify: Arc<dyn Fn(Done) + Send + Sync>,
 }
 
 impl ApiServerIdentity {
     pub fn of(host: &str) -> Self {
-        // Each part with its length before it, as upstream hashes them.
+        // Each part has its length before it, as in upstream's hash.
         let parts = [host, API_SERVER].map(|part| {
             let length = u16::try_from(part.len()).unwrap_or(u16::MAX).to_be_bytes();
             [&length, part.as_bytes()].concat()
@@ -85,45 +85,45 @@ impl ApiServerIdentity {
         let text = BASE32_NOPAD.encode(digest.get(..16).unwrap_or_default()).to_lowercase();
         let name = format!("apiserver-{text}");
         let holder = format!("{name}_{}", uuid::Uuid::new_v4());
-        Self { host: host.to_owned(), name, holder, tell: Arc::new(|_| ()) }
+        Self { host: host.to_owned(), name, holder, notify: Arc::new(|_| ()) }
     }
 
-    /// Calls this for whatever is done.
-    pub fn telling(mut self, tell: impl Fn(Done) + Send + Sync + 'static) -> Self {
-        self.tell = Arc::new(tell);
+    /// Sets the callback that is called after each step.
+    pub fn telling(mut self, notify: impl Fn(Done) + Send + Sync + 'static) -> Self {
+        self.notify = Arc::new(notify);
         self
     }
 
-    /// Keeps the lease until `stop`, and takes it along then. Tells meanwhile how resources are stored, if there is
-    /// something to tell.
+    /// Renews the lease until `stop` and deletes it then. Meanwhile records how this server stores resources, if
+    /// `stored` is not empty.
     pub async fn run(self, client: Client, stored: Vec<StoredAs>, stop: CancellationToken) {
         let mut latest = None;
-        let mut told = stored.is_empty();
+        let mut recorded = stored.is_empty();
         let clock = client.clock();
         let mut clear_at = clock.monotonic();
         loop {
             let renewed = self.renew(&client, &mut latest).await;
             match &renewed {
-                Ok(()) => (self.tell)(Done::Renewed),
+                Ok(()) => (self.notify)(Done::Renewed),
                 Err(error) => {
-                    tracing::warn!(%error, lease = self.name, "the lease of this API server is not renewed");
+                    tracing::warn!(%error, lease = self.name, "the lease of this API server could not be renewed");
                 }
             }
-            if !told && renewed.is_ok() {
-                told = storage_versions::record(&client, &self.name, &stored).await;
-                if told {
-                    (self.tell)(Done::Recorded);
+            if !recorded && renewed.is_ok() {
+                recorded = storage_versions::record(&client, &self.name, &stored).await;
+                if recorded {
+                    (self.notify)(Done::Recorded);
                 }
             }
             if clock.monotonic() >= clear_at {
                 clear_at = clock.monotonic() + CLEAR_EVERY;
                 if clear(&client).await {
-                    (self.tell)(Done::Cleared);
+                    (self.notify)(Done::Cleared);
                 } else {
                     clear_at = clock.monotonic() + CLEAR_RETRY;
                 }
             }
-            let wait = if renewed.is_ok() && told { RENEW_EVERY } else { RETRY_AFTER };
+            let wait = if renewed.is_ok() && recorded { RENEW_EVERY } else { RETRY_AFTER };
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = clock.sleep(wait) => {}
@@ -174,14 +174,14 @@ impl ApiServerIdentity {
     }
 }
 
-/// Deletes the leases of API servers that have not been heard of for as long as these last; whether they are known.
+/// Deletes the expired leases of API servers; returns whether the leases could be listed.
 async fn clear(client: &Client) -> bool {
     let options =
         ListOptions { label_selector: Some(format!("{LABEL}={API_SERVER}")), ..ListOptions::default() };
     let leases = match client.list::<Lease>(Some(NAMESPACE), &options).await {
         Ok((leases, _)) => leases,
         Err(error) => {
-            tracing::warn!(%error, "the leases of API servers cannot be listed");
+            tracing::warn!(%error, "the leases of API servers could not be listed");
             return false;
         }
     };
@@ -192,9 +192,9 @@ async fn clear(client: &Client) -> bool {
             resource_version: lease.metadata.resource_version.clone(),
         };
         let options = DeleteOptions { preconditions: Some(preconditions), ..DeleteOptions::default() };
-        // One that was renewed meanwhile is refused.
+        // The precondition fails if the lease was renewed since the list.
         if let Err(error) = client.delete::<Lease>(NAMESPACE, lease.name(), &options).await {
-            tracing::debug!(%error, lease = lease.name(), "an expired lease is not deleted");
+            tracing::debug!(%error, lease = lease.name(), "an expired lease could not be deleted");
         }
     }
     true

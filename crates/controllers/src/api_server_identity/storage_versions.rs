@@ -1,4 +1,4 @@
-//! StorageVersions: in which version each API server stores each resource, told by each (gate StorageVersionAPI).
+//! StorageVersions: each API server records in which version it stores each resource (gate StorageVersionAPI).
 //!
 //! Source: KEP-2339, and the behaviour of `k8s.io/apiserver/pkg/storageversion`.
 
@@ -11,20 +11,20 @@ use knarr_client::{Client, Result};
 /// How an API server stores one resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredAs {
-    /// The object's name: group, `core` for none, and plural, such as `apps.deployments`.
+    /// The object's name: the group (`core` for the empty one) and the plural, such as `apps.deployments`.
     pub name: String,
-    /// Such as `apps/v1`.
+    /// The version in which objects are written, such as `apps/v1`.
     pub encoding_version: String,
     pub decodable_versions: Vec<String>,
     pub served_versions: Vec<String>,
 }
 
-/// Tells of all resources; whether it could be told of each.
+/// Records how this server stores all these resources; returns whether every write succeeded.
 pub async fn record(client: &Client, server: &str, stored: &[StoredAs]) -> bool {
     let mut all = true;
     for resource in stored {
         if let Err(error) = record_one(client, server, resource).await {
-            tracing::warn!(%error, resource = resource.name, "how it is stored could not be told");
+            tracing::warn!(%error, resource = resource.name, "the storage version could not be recorded");
             all = false;
         }
     }
@@ -55,12 +55,12 @@ async fn record_one(client: &Client, server: &str, stored: &StoredAs) -> Result<
     if object == before { Ok(()) } else { client.update_status(&object).await.map(drop) }
 }
 
-/// What each server says.
+/// Returns the entries of all servers.
 pub fn servers(object: &StorageVersion) -> &[ServerStorageVersion] {
     object.status.as_ref().and_then(|status| status.storage_versions.as_deref()).unwrap_or_default()
 }
 
-/// Sets what the servers say, and from that whether all of them store the same.
+/// Sets the entries of the servers, and the condition that reports whether all of them use the same encoding version.
 pub fn set_servers(object: &mut StorageVersion, servers: Vec<ServerStorageVersion>, now: Time) {
     let generation = object.metadata.generation;
     let status = object.status.get_or_insert_default();
@@ -73,7 +73,7 @@ pub fn set_servers(object: &mut StorageVersion, servers: Vec<ServerStorageVersio
     let conditions = status.conditions.get_or_insert_default();
     let there = conditions.iter().position(|c| c.type_ == "AllEncodingVersionsEqual");
     let since = there.and_then(|at| conditions.get(at)).filter(|c| {
-        // Another version in common is news, too.
+        // A change of the common version is a transition, too.
         let is_other = common.is_some() && common != status.common_encoding_version;
         c.status == value && !(is_other && status.common_encoding_version.is_some())
     });

@@ -1,4 +1,4 @@
-//! An API server's lease, and what it tells of how it stores resources, against the API in memory.
+//! An API server's lease and its StorageVersions, against the in-memory API server.
 
 use std::sync::{Arc, Mutex};
 
@@ -33,7 +33,7 @@ fn leases(world: &World) -> Vec<Arc<Lease>> {
     world.api.all::<Lease>().into_iter().map(Arc::new).collect()
 }
 
-/// The version in common, the condition's status, and how many servers say something.
+/// Returns the common version, the condition's status, and the number of servers with an entry.
 fn told(world: &World) -> Option<(Option<String>, String, usize)> {
     let version = world.api.all::<StorageVersion>().into_iter().next()?;
     let status = version.status.clone().unwrap_or_default();
@@ -43,7 +43,8 @@ fn told(world: &World) -> Option<(Option<String>, String, usize)> {
 
 #[test]
 fn the_name_is_upstreams() {
-    // By upstream's rule for a host `node-1`: host and program, each after its length, hashed; worked out apart from this.
+    // Upstream's rule for a host `node-1` hashes host and program, each after its length; the value was computed
+    // independently.
     let identity = ApiServerIdentity::of("node-1");
     assert_eq!(identity.name, "apiserver-lgabes5ywnaqeagh5dny4zlzs4");
     assert_ne!(identity.holder, ApiServerIdentity::of("node-1").holder);
@@ -58,7 +59,7 @@ async fn what_is_done_is_told_and_only_then() {
     world.api.guard(|_, _| Some(StatusError::unavailable("down")));
     tokio::spawn(identity.run(world.api.client(), stored("apps/v1"), stop.clone()));
     world.pass(5.0).await;
-    // Reads are answered.
+    // Reads succeed.
     assert_eq!(*done.lock().unwrap(), [Done::Cleared]);
     world.api.guard(|_, _| None);
     world.pass(5.0).await;

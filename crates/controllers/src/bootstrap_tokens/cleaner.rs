@@ -1,4 +1,4 @@
-//! Token cleaner: removes bootstrap tokens that have ended.
+//! Token cleaner: deletes expired bootstrap tokens.
 
 use std::sync::Arc;
 use std::time::Duration;

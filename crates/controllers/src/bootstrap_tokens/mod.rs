@@ -1,4 +1,4 @@
-//! Bootstrap tokens: the secrets with which new nodes join, the signatures made with them, and their end.
+//! Bootstrap tokens: the secrets with which new nodes join, the signatures made with them, and their expiry.
 
 pub mod cleaner;
 pub mod signer;
@@ -20,18 +20,18 @@ fn field(secret: &Secret, name: &str) -> String {
     found.map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned()).unwrap_or_default()
 }
 
-/// When the token ends; one whose end cannot be read has ended.
+/// Returns when the token expires; an expiration that does not parse counts as past.
 fn expiration(secret: &Secret) -> Option<Timestamp> {
     let text = field(secret, "expiration");
     (!text.is_empty()).then(|| text.parse().unwrap_or(Timestamp::MIN))
 }
 
-/// Six small letters or digits.
+/// Reports whether the text is six lowercase letters or digits.
 fn is_token_id(id: &str) -> bool {
     id.len() == 6 && id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
 }
 
-/// The token's id and secret, if signatures may be made with it.
+/// Returns the token's id and secret, if signatures may be made with it.
 fn for_signing(secret: &Secret, now: Timestamp) -> Option<(String, String)> {
     let suffix = secret.name().strip_prefix(PREFIX).filter(|id| is_token_id(id))?;
     let (id, token) = (field(secret, "token-id"), field(secret, "token-secret"));

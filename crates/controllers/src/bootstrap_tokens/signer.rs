@@ -1,5 +1,5 @@
-//! Bootstrap signer: ConfigMap `kube-public/cluster-info` carries a signature by every bootstrap token, so that who has
-//! a token knows the cluster by it.
+//! Bootstrap signer: signs ConfigMap `kube-public/cluster-info` with every bootstrap token, so that the holder of a
+//! token can verify the cluster by it.
 //!
 //! Source: RFC 7515 (detached content) with HS256, as kubeadm checks it.
 
@@ -29,7 +29,7 @@ const CONTENT: &str = "kubeconfig";
 const SIGNATURE: &str = "jws-kubeconfig-";
 
 async fn run(cx: Arc<Context>) {
-    // There is one thing to do, whatever happened.
+    // All events concern the same single object.
     let queue: Arc<WorkQueue<()>> = WorkQueue::new(Arc::clone(&cx.clock));
     let selection =
         ListOptions { field_selector: Some(format!("metadata.name={NAME}")), ..ListOptions::default() };
@@ -69,7 +69,7 @@ async fn sign(cx: &Context, maps: &Lister<ConfigMap>, secrets: &Lister<Secret>) 
     }
 }
 
-/// The map's data with today's signatures; `None` where they stand there.
+/// Returns the map's data with current signatures; `None` if the map has them already.
 fn signed(map: &ConfigMap, secrets: &[Arc<Secret>], now: Timestamp) -> Option<BTreeMap<String, String>> {
     let data = map.data.as_ref()?;
     let content = data.get(CONTENT)?;
@@ -83,7 +83,7 @@ fn signed(map: &ConfigMap, secrets: &[Arc<Secret>], now: Timestamp) -> Option<BT
     (next != *data).then_some(next)
 }
 
-/// A JSON Web Signature without its content.
+/// Returns a JSON Web Signature with detached content.
 fn detached_signature(content: &str, id: &str, secret: &str) -> String {
     let header = URL_SAFE_NO_PAD.encode(json!({"alg": "HS256", "kid": id}).to_string());
     let message = format!("{header}.{}", URL_SAFE_NO_PAD.encode(content));
@@ -91,7 +91,7 @@ fn detached_signature(content: &str, id: &str, secret: &str) -> String {
     format!("{header}..{}", URL_SAFE_NO_PAD.encode(signature))
 }
 
-/// HMAC-SHA256 (RFC 2104).
+/// Computes HMAC-SHA256 (RFC 2104).
 fn hmac(key: &[u8], message: &[u8]) -> [u8; 32] {
     const BLOCK: usize = 64;
     let mut block = [0u8; BLOCK];

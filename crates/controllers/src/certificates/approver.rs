@@ -1,4 +1,4 @@
-//! csrapproving: kubelets' requests are approved where they ask for what is theirs.
+//! csrapproving: approves kubelets' certificate requests for their own names and addresses.
 
 use std::sync::Arc;
 
@@ -25,16 +25,17 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 const WORKERS: usize = 2;
 const MASTERS: &str = "system:masters";
 
-/// What is to be done with a request.
+/// What to do with a request.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Approved, with these words.
+    /// Approve it, with this message.
     Approve(&'static str),
-    /// Approved if the requestor may create `certificatesigningrequests/SUBRESOURCE`; tried in order.
+    /// Approve it if the requestor may create `certificatesigningrequests/SUBRESOURCE`; the entries are tried in
+    /// order.
     Ask(&'static [(&'static str, &'static str)]),
-    /// Left to an administrator, for this reason, until what is known of the node changes.
+    /// Leave it to an administrator for this reason, until the known facts about the node change.
     Refer(String),
-    /// Left to others.
+    /// Ignore it.
     Leave,
 }
 
@@ -58,7 +59,7 @@ async fn run(cx: Arc<Context>) {
     });
     let (on_node, waiting) = (Arc::clone(&queue), requests.lister());
     nodes.add_handler(move |event| {
-        // Another node may have given an address up, or an administrator vouch for one.
+        // Another node may have given up an address, or an administrator may have listed one in the annotation.
         let changed = match event {
             Event::Added(_) | Event::Deleted(_) => true,
             Event::Updated { old, new } => addresses(old) != addresses(new) || listed(old) != listed(new),
@@ -81,7 +82,7 @@ async fn run(cx: Arc<Context>) {
     queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
 }
 
-/// Neither decided nor issued.
+/// Reports whether the request is neither decided nor issued.
 fn is_open(csr: &CertificateSigningRequest) -> bool {
     !signers::is_issued(csr) && !signers::has_condition(csr, APPROVED) && !signers::has_condition(csr, DENIED)
 }
@@ -93,7 +94,7 @@ async fn reconcile(
     name: &str,
 ) -> Result<()> {
     let Some(csr) = requests.get("", name).filter(|csr| is_open(csr)) else { return Ok(()) };
-    // What does not parse was not let in; if it is there all the same, it is nobody's to approve.
+    // The API server refuses a request that does not parse. Should one exist all the same, it is never approved.
     let Ok(request) = CertificateRequest::parse(&csr.spec.request.0) else { return Ok(()) };
     let known = || {
         let ranges = [Some(cx.options.cluster_cidr.as_str()), cx.options.service_cidr.as_deref()];
@@ -110,8 +111,8 @@ async fn reconcile(
                     return approve(cx, &csr, message).await;
                 }
             }
-            // Who asked may be given the right later.
-            Err(Error::Protocol(format!("nobody may approve the request {name} by itself yet")))
+            // The requestor may be granted the permission later, so the key is retried.
+            Err(Error::Protocol(format!("the requestor of {name} is not authorized for automatic approval")))
         }
     }
 }
@@ -141,7 +142,7 @@ fn verdict(
     }
 }
 
-/// The node itself, or an administrator who sets it up.
+/// Reports whether the requestor is the node itself or an administrator who sets it up.
 fn may_ask_for_serving(csr: &CertificateSigningRequest, request: &CertificateRequest) -> bool {
     let in_group = |group: &str| csr.spec.groups.iter().flatten().any(|g| g == group);
     let by_itself = csr.spec.username.as_deref() == request.common_name() && in_group(signers::NODES_GROUP);
@@ -176,7 +177,7 @@ async fn is_allowed(cx: &Context, csr: &CertificateSigningRequest, subresource: 
     Ok(review.status.is_some_and(|s| s.allowed))
 }
 
-/// Says on the request, and in an event, why it waits for an administrator.
+/// Records in a condition of the request, and in an event, why it waits for an administrator.
 async fn refer(cx: &Context, csr: &CertificateSigningRequest, why: &str) -> Result<()> {
     let message = format!("Not approved automatically: {why}.");
     let mut referred = csr.clone();
@@ -203,7 +204,7 @@ async fn approve(cx: &Context, csr: &CertificateSigningRequest, message: &str) -
     let conditions = approved.status.get_or_insert_default().conditions.get_or_insert_default();
     conditions.push(condition(APPROVED, "AutoApproved", message.to_owned(), cx.clock.now()));
     match cx.client.update_subresource(&approved, "approval").await {
-        // Somebody was faster: the change wakes the key again.
+        // Another client changed the request first; that change requeues the key.
         Err(e) if e.is_conflict() || e.is_not_found() => Ok(()),
         other => other.map(drop),
     }

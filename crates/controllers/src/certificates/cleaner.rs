@@ -1,4 +1,5 @@
-//! csrcleaner: removes requests that were decided an hour ago, left alone for a day, or whose certificate has ended.
+//! csrcleaner: deletes requests that were decided an hour ago, that were pending for a day, or whose certificate has
+//! expired.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,13 +64,13 @@ async fn reconcile(
     }
 }
 
-/// When the request is to go.
+/// Returns when the request is to be deleted.
 fn due(csr: &CertificateSigningRequest) -> Option<Timestamp> {
     let status = csr.status.clone().unwrap_or_default();
     let conditions = status.conditions.unwrap_or_default();
     let issued = signers::is_issued(csr);
     let after = |since: Timestamp, period: Duration| since.checked_add(period).ok();
-    // What says why it waits decides nothing.
+    // The condition that only explains why a request waits is no decision.
     if conditions.iter().all(|c| c.type_ == AUTO_APPROVAL) {
         return after(csr.metadata.creation_timestamp.as_ref()?.0, PENDING_FOR);
     }
@@ -99,7 +100,7 @@ mod tests {
     fn every_request_has_its_end() {
         let made = csr("a", signers::KUBE_APISERVER_CLIENT_KUBELET, client_request("n1"), "u", &[]);
         let hours = |n: i64| Timestamp::from_second(n * 3600).ok();
-        // The test's requests are made, and decided, at the epoch.
+        // The test's requests are created and decided at the epoch.
         assert_eq!(due(&made), hours(24));
         assert_eq!(due(&decided(made.clone(), &[APPROVED])), hours(24));
         assert_eq!(due(&decided(made.clone(), &[DENIED])), hours(1));

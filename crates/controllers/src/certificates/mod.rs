@@ -1,7 +1,7 @@
-//! Certificate signing requests: approves those of nodes, signs what is approved, cleans up what is over.
+//! Certificate signing requests: approves those of nodes, signs approved ones, and deletes old ones.
 //!
-//! Three controllers with one service account, as upstream has them; and what belongs to other certificates: the
-//! requests of pods, and the bundle that the API server is checked against.
+//! These are three controllers with one service account, as upstream has them. Two more handle other certificates:
+//! the requests of pods, and the bundle by which the API server is verified.
 
 pub mod approver;
 pub mod cleaner;
@@ -21,11 +21,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-/// Whoever holds the cluster's authorities.
+/// Signs with the cluster's certificate authorities.
 pub trait CertificateSigner: Debug + Send + Sync {
-    /// Issues a certificate for a PKCS#10 request (DER), with its subject and alternative names and these usages, valid
-    /// from `now` for `lifetime` or as long as the CA is. Which CA that is depends on the request's signer name. Returns
-    /// PEM.
+    /// Issues a certificate for a PKCS#10 request (DER), with its subject and alternative names and these usages,
+    /// valid from `now` for `lifetime`, but no longer than the CA is. The request's signer name selects the CA.
+    /// Returns PEM.
     fn sign(
         &self,
         signer: &str,

@@ -1,4 +1,4 @@
-//! PodCertificateRequest cleaner: requests go a quarter of an hour after they were made.
+//! PodCertificateRequest cleaner: deletes requests 15 minutes after their creation.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! Which names and addresses of a kubelet's serving certificate are approved without an administrator.
+//! Decides which names and addresses of a kubelet's serving certificate are approved without an administrator.
 //!
-//! A node writes its own Node object, so nothing in that object's status vouches for an address. What does is the source
-//! address of the connection that made the request, as the API server saw it, or an annotation that nodes may not write.
+//! A node writes its own Node object, so that object's status proves no address. What does is the source address of
+//! the connection that made the request, as the API server saw it, or an annotation that nodes may not write.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use knarr_api::kind::Kind;
 
 const SERVICE: &str = "kubernetes.io/service-name";
 
-/// What the control plane knows beside the request.
+/// What the control plane knows besides the request.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
     pub nodes: Vec<Arc<Node>>,
-    /// Addresses at which API servers are reached.
+    /// The addresses of the API servers.
     pub api_servers: Vec<IpAddr>,
-    /// Addresses of pods and Services.
+    /// The addresses of pods and Services.
     pub ranges: Vec<Network>,
 }
 
@@ -48,7 +48,7 @@ impl Known {
     }
 }
 
-/// Why the request is not approved automatically; `None` if it is.
+/// Returns why the request is not approved automatically; `None` if it is.
 pub fn objection(
     csr: &CertificateSigningRequest,
     request: &CertificateRequest,
@@ -89,7 +89,7 @@ fn of_address(csr: &CertificateSigningRequest, node: &str, ip: IpAddr, known: &K
     })
 }
 
-/// Names by which clients call API servers or Services, or themselves.
+/// Reports whether clients use the name for API servers, Services or the local host.
 fn is_reserved(name: &str) -> bool {
     let name = name.trim_end_matches('.').to_ascii_lowercase();
     let labels: Vec<&str> = name.split('.').collect();
@@ -112,7 +112,7 @@ fn parsed(text: &str) -> Option<IpAddr> {
     text.trim().parse::<IpAddr>().ok().map(|ip| ip.to_canonical())
 }
 
-/// Where the request came from. The API server writes it, see the admission of requests.
+/// Returns the source address of the request, which the API server's admission of requests records in `extra`.
 fn source(csr: &CertificateSigningRequest) -> Option<IpAddr> {
     let values = csr.spec.extra.as_ref()?.get(SOURCE_ADDRESS)?;
     parsed(values.first()?)
@@ -123,7 +123,7 @@ fn holds(node: &Node, address: IpAddr) -> bool {
     claimed.filter_map(|a| parsed(&a.address)).any(|ip| ip == address) || listed(node).contains(&address)
 }
 
-/// What an administrator has vouched for.
+/// Returns the addresses that an administrator listed in the annotation.
 fn listed(node: &Node) -> Vec<IpAddr> {
     let annotation = node.metadata.annotations.iter().find_map(|a| a.get(SERVING_ADDRESSES));
     annotation.iter().flat_map(|list| list.split(',')).filter_map(parsed).collect()
@@ -151,7 +151,7 @@ mod tests {
         }))
         .unwrap();
         let other = node("n2", &[("InternalIP", "192.0.2.3"), ("Hostname", "n2")]);
-        // Whatever the node itself claims counts for nothing.
+        // The addresses that the node itself claims do not count.
         let claims =
             ["10.43.0.1", "192.0.2.1", "192.0.2.3", "192.0.2.4", "127.0.0.1"].map(|ip| ("InternalIP", ip));
         let mut own = node("n1", &claims);
@@ -186,11 +186,11 @@ mod tests {
             ("n1", &["n1", "192.0.2.2"], "::ffff:192.0.2.2", false),
             ("n1", &["n1", "192.0.2.2"], "192.0.2.9", true),
             ("n1", &["n1", "192.0.2.4"], "", true),
-            // A name that is an address is vouched for as one.
+            // A name that is an address is checked as an address.
             ("192.0.2.7", &["192.0.2.7"], "192.0.2.7", false),
             ("192.0.2.7", &["192.0.2.7"], "", true),
             ("192.0.2.1", &["192.0.2.1"], "192.0.2.1", true),
-            // Names of others, also those that the Node shows.
+            // Names of others, including those in the Node's status.
             ("n1", &["n1.example"], "", true),
             ("n1", &["n1", "kubernetes.default.svc"], "", true),
             ("n1", &["n2"], "", true),
@@ -198,7 +198,7 @@ mod tests {
             ("kubernetes.default", &["kubernetes.default"], "", true),
             ("a.b.svc.cluster.local", &["a.b.svc.cluster.local"], "", true),
             ("localhost", &["localhost"], "", true),
-            // Addresses that are no node's, wherever the request came from.
+            // Addresses that cannot be a node's, wherever the request came from.
             ("n1", &["n1", "10.43.0.1"], "10.43.0.1", true),
             ("n1", &["n1", "10.42.3.4"], "10.42.3.4", true),
             ("n1", &["n1", "127.0.0.1"], "127.0.0.1", true),
@@ -206,10 +206,10 @@ mod tests {
             ("n1", &["n1", "224.0.0.1"], "224.0.0.1", true),
             ("n1", &["n1", "0.0.0.0"], "0.0.0.0", true),
             ("n1", &["n1", "fe80::1"], "fe80::1", true),
-            // The API server's, another node's.
+            // The API server's address and another node's.
             ("n1", &["n1", "192.0.2.1"], "192.0.2.1", true),
             ("n1", &["n1", "192.0.2.3"], "192.0.2.3", true),
-            // An administrator's word.
+            // Addresses that an administrator listed.
             ("n1", &["n1", "192.0.2.50"], "203.0.113.1", false),
             ("n1", &["n1", "2001:db8::5"], "", false),
             ("n2", &["n2", "192.0.2.50"], "192.0.2.50", true),

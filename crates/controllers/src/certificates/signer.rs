@@ -22,7 +22,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 const WORKERS: usize = 2;
 const SHORTEST: Duration = Duration::from_secs(600);
 
-/// What is to be done with a request.
+/// What to do with a request.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Sign { der: Vec<u8>, lifetime: Duration },
@@ -51,7 +51,7 @@ async fn run(cx: Arc<Context>) {
     queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
 }
 
-/// Approved, and not yet issued or given up.
+/// Reports whether the request is approved, and neither issued nor failed.
 fn is_due(csr: &CertificateSigningRequest) -> bool {
     let has = |type_| signers::has_condition(csr, type_);
     has(APPROVED) && !has(DENIED) && !has(FAILED) && !signers::is_issued(csr)
@@ -110,7 +110,7 @@ fn verdict(csr: &CertificateSigningRequest, longest: Duration) -> Verdict {
     }
 }
 
-/// `longest` is that of requests that ask for none, too.
+/// Returns the certificate's lifetime; requests that ask for none get `longest`.
 fn lifetime(asked_seconds: Option<i32>, longest: Duration) -> Duration {
     let asked = asked_seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
     asked.map_or(longest, |asked| asked.max(SHORTEST).min(longest))

@@ -1,4 +1,4 @@
-//! Requests as nodes make them, for these controllers' tests.
+//! Requests in the form that nodes send them, for the tests of these controllers.
 
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
@@ -21,12 +21,12 @@ pub fn client_request(node: &str) -> String {
     request(node, &[])
 }
 
-/// Names are host names and addresses.
+/// Makes a PEM request for a serving certificate; `names` are host names and addresses.
 pub fn serving_request(node: &str, names: &[&str]) -> String {
     request(node, names)
 }
 
-/// Made at the epoch, with the usages of its signer.
+/// Makes a request that was created at the epoch, with the usages of its signer.
 pub fn csr(name: &str, signer: &str, pem: String, user: &str, groups: &[&str]) -> CertificateSigningRequest {
     let authentication =
         if signer == signers::KUBELET_SERVING { signers::SERVER_AUTH } else { signers::CLIENT_AUTH };
@@ -46,7 +46,7 @@ pub fn csr(name: &str, signer: &str, pem: String, user: &str, groups: &[&str]) -
     csr
 }
 
-/// As the API server records where a request came from; from within its own process without an address.
+/// Sets the source address as the API server records it; an empty one stands for a request within its own process.
 pub fn from(mut csr: CertificateSigningRequest, source: &str) -> CertificateSigningRequest {
     if !source.is_empty() {
         let extra = csr.spec.extra.get_or_insert_default();
@@ -55,7 +55,7 @@ pub fn from(mut csr: CertificateSigningRequest, source: &str) -> CertificateSign
     csr
 }
 
-/// With conditions of these types, since the epoch.
+/// Adds conditions of these types, set at the epoch.
 pub fn decided(mut csr: CertificateSigningRequest, types: &[&str]) -> CertificateSigningRequest {
     let now = Timestamp::UNIX_EPOCH;
     let conditions = types.iter().map(|t| super::condition(t, "R", String::new(), now)).collect();
@@ -63,7 +63,7 @@ pub fn decided(mut csr: CertificateSigningRequest, types: &[&str]) -> Certificat
     csr
 }
 
-/// A node with these addresses, by type.
+/// Makes a node with these addresses, by type.
 pub fn node(name: &str, addresses: &[(&str, &str)]) -> Node {
     let address = |(type_, address): &(&str, &str)| NodeAddress {
         type_: (*type_).to_owned(),

@@ -83,7 +83,7 @@ async fn a_nodes_request_is_approved_signed_and_forgotten() {
 async fn a_request_for_an_address_waits_for_somebody_to_vouch_for_it() {
     let world = world();
     request(&world, "a", &["n1", "10.0.0.1"]);
-    // What the node itself says is not enough.
+    // The addresses in the node's own status are not enough.
     world.api.add(&node("n1", &[("InternalIP", "10.0.0.1")]));
     world.pass(5.0).await;
     assert_eq!(certificate(&world, "a"), None);

@@ -1,4 +1,4 @@
-//! The publisher of the ClusterTrustBundle that the API server's serving certificate can be checked against.
+//! Publishes the ClusterTrustBundle by which the API server's serving certificate is verified.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ async fn run(cx: Arc<Context>) {
     queue.run(DESCRIPTOR.name, 1, stop, reconcile).await;
 }
 
-/// The signer, and a part of the bundle's digest.
+/// Returns the bundle's object name: the signer and a part of the bundle's digest.
 fn name_of(bundle: &str) -> String {
     let digest = Sha256::digest(bundle.as_bytes());
     let hash: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();

@@ -1,10 +1,10 @@
-//! Owners that the API server has said do not exist, so that a thousand dependents ask for them once.
+//! A cache of owners that the API server reported as missing, so that a thousand dependents cause one request.
 
 use std::collections::{HashSet, VecDeque};
 
 use super::identity::Identity;
 
-/// A uid never comes back, so entries never turn wrong; the oldest make room.
+/// A uid is never reused, so entries never become wrong; the oldest are dropped for new ones.
 const CAPACITY: usize = 500;
 
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! What the collector asks of the API server: any kind of object, by its identity.
+//! The collector's requests to the API server, for objects of any kind by their identity.
 
 use bytes::Bytes;
 use http::Method;
@@ -10,17 +10,17 @@ use serde_json::{Value, json};
 use super::identity::{Identity, Meta, Reference};
 use crate::support::discovery::Discovery;
 
-/// Attempts of a write that others get in the way of.
+/// How often a write that conflicts with other writers is attempted.
 const ATTEMPTS: u32 = 5;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
     Client(#[from] knarr_client::Error),
-    /// Perhaps its kind is served later.
+    /// The kind may be served later.
     #[error("no resource is known for {kind} of {api_version}")]
     UnknownKind { api_version: String, kind: String },
-    /// No retry makes this right.
+    /// No retry can succeed.
     #[error("cluster-scoped objects cannot refer to namespaced owners")]
     NamespacedOwner,
     #[error("{0} has not been seen by an informer yet")]
@@ -43,7 +43,7 @@ impl Error {
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The resource that holds a kind.
+/// Returns the resource that serves a kind.
 pub fn resource_of(discovery: &Discovery, api_version: &str, kind: &str) -> Result<ResourceType> {
     let found = discovery.find(api_version, kind).copied();
     found.ok_or_else(|| Error::UnknownKind { api_version: api_version.to_owned(), kind: kind.to_owned() })
@@ -70,7 +70,7 @@ impl<'a> Remote<'a> {
         Ok(self.client.call(Method::GET, self.path.clone(), None, Bytes::new()).await?)
     }
 
-    /// The object's state; `None` if it does not exist, or another one has its name.
+    /// Returns the object's metadata; `None` if it does not exist or another object has its name.
     pub async fn get(&self) -> Result<Option<Meta>> {
         let json = match self.get_json().await {
             Err(e) if e.is_not_found() => return Ok(None),
@@ -80,7 +80,8 @@ impl<'a> Remote<'a> {
         Ok((meta.uid == self.uid).then_some(meta))
     }
 
-    /// Deletes the object in the state in which it was looked at. Changes that leave its owners alone do not matter.
+    /// Deletes the object in the observed state. Concurrent changes that leave its owner references alone do not
+    /// prevent that.
     pub async fn delete(&self, seen: &Meta, policy: &str) -> Result<()> {
         let conflict = match self.delete_at(Some(&seen.resource_version), policy).await {
             Err(e) if e.is_conflict() => e,
@@ -104,7 +105,7 @@ impl<'a> Remote<'a> {
         Ok(self.client.delete_path(self.path.clone(), &options).await?)
     }
 
-    /// Takes the references to these owners off the object.
+    /// Removes the references to these owners from the object.
     pub async fn unreference(&self, owners: &[impl AsRef<str>]) -> Result<()> {
         let gone = owners.iter().map(|uid| json!({"$patch": "delete", "uid": uid.as_ref()}));
         self.patch_owners(gone.collect(), |reference| {
@@ -114,7 +115,7 @@ impl<'a> Remote<'a> {
         .await
     }
 
-    /// Lets the object's owners go before it.
+    /// Clears `blockOwnerDeletion` in these references, so that the owners can be deleted before the object.
     pub async fn unblock(&self, references: &[Reference]) -> Result<()> {
         let blocking = references.iter().filter(|r| r.blocks);
         let free = blocking.map(|r| {
@@ -128,7 +129,8 @@ impl<'a> Remote<'a> {
         .await
     }
 
-    /// A strategic patch of the owner references; for kinds without such patches, the same by `edit` and a merge.
+    /// Patches the owner references strategically; for kinds without strategic patches, `edit` makes the same change
+    /// for a merge patch.
     async fn patch_owners(&self, changes: Vec<Value>, edit: impl Fn(Value) -> Option<Value>) -> Result<()> {
         let patch = Patch::Strategic(json!({"metadata": {"ownerReferences": changes, "uid": self.uid}}));
         match self.patch(&patch).await {
@@ -150,7 +152,7 @@ impl<'a> Remote<'a> {
         Ok(())
     }
 
-    /// Takes a finalizer off the object, if it is there.
+    /// Removes a finalizer from the object, if it has it.
     pub async fn remove_finalizer(&self, finalizer: &str) -> Result<()> {
         let mut attempt = 1;
         loop {

@@ -1,4 +1,4 @@
-//! The workers: they check what the graph suspects against the API server, and act.
+//! The workers, which verify what the graph suspects with the API server, and act on it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,18 +16,18 @@ use super::identity::{FOREGROUND, Identity, Meta, ORPHAN, Reference, Uid};
 use crate::context::Context;
 use crate::support::discovery::Discovery;
 
-/// Patches of dependents under way at once.
+/// How many patches of dependents run concurrently.
 const BATCH: usize = 16;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Work {
-    /// Delete the object if none of its owners is left.
+    /// Delete the object if none of its owners exists.
     Delete(Uid),
-    /// Cut the object's dependents off, and let it go.
+    /// Remove the references of the object's dependents to it, then its orphan finalizer.
     Orphan(Uid),
 }
 
-/// The names under which a monitored resource's objects stand in the graph.
+/// The names of a monitored resource in the identities of its objects.
 #[derive(Debug, Clone)]
 pub struct Names {
     pub api_version: Arc<str>,
@@ -40,7 +40,7 @@ pub struct Collector {
     graph: Mutex<Graph>,
     absent: Mutex<AbsentOwners>,
     discovery: Mutex<Arc<Discovery>>,
-    /// Asks for discovery anew.
+    /// Requests a new discovery.
     pub refresh: Notify,
 }
 
@@ -68,7 +68,7 @@ impl Collector {
         *lock(&self.discovery) = found;
     }
 
-    /// Takes in one change of a monitored resource.
+    /// Applies one change of a monitored resource's object to the graph.
     pub fn observe(&self, names: &Names, change: &Change) {
         let (Change::Added(object) | Change::Updated { new: object, .. } | Change::Deleted(object)) = change;
         let identity = Identity {
@@ -84,7 +84,7 @@ impl Collector {
             match Meta::parse(&object.json()) {
                 Ok(meta) => lock(&self.graph).upsert(&identity, &meta),
                 Err(error) => {
-                    tracing::error!(object = %identity, %error, "cannot read metadata");
+                    tracing::error!(object = %identity, %error, "the metadata of an object could not be read");
                     return;
                 }
             }
@@ -145,7 +145,7 @@ impl Collector {
             self.not_found(&item.identity);
             return Ok(());
         }
-        // A virtual node is kept in mind until an informer has shown it, or it is gone again.
+        // A virtual node is retried until an informer has shown the object, or it is found absent.
         if item.observed { Ok(()) } else { Err(Error::Unobserved(item.identity)) }
     }
 
@@ -154,7 +154,7 @@ impl Collector {
         self.apply(effects);
     }
 
-    /// An object in foreground deletion goes when nothing blocks it any more.
+    /// Releases an object in foreground deletion once no dependent blocks it.
     async fn wait_for_dependents(&self, item: &View, remote: &Remote<'_>) -> Result<()> {
         if item.blocking.is_empty() {
             return remote.remove_finalizer(FOREGROUND).await;
@@ -180,7 +180,7 @@ impl Collector {
                 if unblock {
                     remote.unblock(&live.owners).await?;
                 }
-                // The version of `live` is outdated after an unblocking; delete looks at the owners then.
+                // The resourceVersion of `live` is outdated after unblocking; `delete` then compares the owners.
                 remote.delete(&unblocked(live, unblock), "Foreground").await
             }
             Verdict::Delete(policy) => remote.delete(live, policy).await,
@@ -191,7 +191,7 @@ impl Collector {
         }
     }
 
-    /// Looks at an owner of the object.
+    /// Determines the state of an owner of the object.
     async fn owner(&self, reference: &Reference, item: &Identity) -> Result<Owner> {
         let mut owner = Identity::of_owner(reference, &item.namespace);
         let cluster_scoped = Identity { namespace: "".into(), ..owner.clone() };
@@ -238,7 +238,7 @@ impl Collector {
     }
 }
 
-/// The state after its owner references were unblocked.
+/// Returns the metadata after `blockOwnerDeletion` was cleared in its owner references.
 fn unblocked(meta: &Meta, done: bool) -> Meta {
     let mut meta = meta.clone();
     meta.owners.iter_mut().filter(|_| done).for_each(|o| o.blocks = false);

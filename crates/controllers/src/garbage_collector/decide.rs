@@ -1,32 +1,33 @@
-//! What becomes of an object, given the state of its owners.
+//! Decides what to do with an object, given the state of its owners.
 
 use super::identity::{FOREGROUND, Meta, ORPHAN, Uid};
 
-/// What an owner reference refers to.
+/// The state of the object that an owner reference names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
-    /// An object that keeps its dependents.
+    /// The owner exists and keeps its dependents.
     Solid,
-    /// Nothing: the owner does not exist.
+    /// The owner does not exist.
     Dangling,
-    /// An object whose deletion waits until its dependents are gone.
+    /// The owner is in foreground deletion, which waits until its dependents are gone.
     Waiting,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Keep,
-    /// It has a living owner: only the references to these others go.
+    /// The object has a living owner: only the references to these other owners are removed.
     Unreference(Vec<Uid>),
-    /// Its owners wait, and it has dependents of its own: these first. `unblock` breaks a circle of waiting.
+    /// Its owners wait, and it has dependents of its own, which are deleted first. `unblock` breaks a cycle of
+    /// waiting objects.
     DeleteInForeground {
         unblock: bool,
     },
-    /// With this propagation policy.
+    /// Delete it with this propagation policy.
     Delete(&'static str),
 }
 
-/// How an object stands in the graph.
+/// The object's dependents in the graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Standing {
     pub has_dependents: bool,
@@ -34,7 +35,7 @@ pub struct Standing {
     pub dependent_waits: bool,
 }
 
-/// Decides from the owner references in `meta`, whose states are `owners`, in the same order.
+/// Decides from the owner references in `meta`; `owners` are their states in the same order.
 pub fn decide(meta: &Meta, owners: &[Owner], standing: Standing) -> Verdict {
     let has = |state| owners.contains(&state);
     if owners.is_empty() {
@@ -48,7 +49,7 @@ pub fn decide(meta: &Meta, owners: &[Owner], standing: Standing) -> Verdict {
     if has(Owner::Waiting) && standing.has_dependents {
         return Verdict::DeleteInForeground { unblock: standing.dependent_waits };
     }
-    // What somebody has asked for already is honoured.
+    // A propagation policy that a client requested earlier is kept.
     Verdict::Delete(if meta.has_finalizer(ORPHAN) {
         "Orphan"
     } else if meta.has_finalizer(FOREGROUND) {

@@ -1,6 +1,7 @@
-//! The graph of owners and dependents: pure, fed with what informers see and with what the API server denies.
+//! The graph of owners and dependents. It is pure: it is fed with what informers show and with what the API server
+//! reports as missing.
 //!
-//! An owner that is referred to but not seen yet stands in it as a virtual node, until it is seen or found absent.
+//! An owner that is referred to but not observed yet is a virtual node, until it is observed or found absent.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ struct Node {
     being_deleted: bool,
     deletes_dependents: bool,
     orphans_dependents: bool,
-    /// Seen by an informer; otherwise the identity is only what a dependent claims.
+    /// Whether an informer has shown the object; otherwise the identity is only what a dependent claims.
     observed: bool,
 }
 
@@ -34,22 +35,22 @@ impl Node {
     }
 }
 
-/// What a change of the graph calls for.
+/// The work that a change of the graph causes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Effects {
-    /// Objects to look at: their owners may be gone.
+    /// Objects to check: their owners may be gone.
     pub delete: Vec<Uid>,
-    /// The same, after a back-off.
+    /// Objects to check after a back-off.
     pub delete_later: Vec<Uid>,
-    /// Owners whose dependents are to be cut off.
+    /// Owners whose dependents are to be orphaned.
     pub orphan: Vec<Uid>,
     /// Owners that certainly do not exist.
     pub absent: Vec<Identity>,
-    /// Objects that refer to an owner, given second, in another namespace.
+    /// Objects with an owner reference that resolves to another namespace; the owner is second.
     pub invalid: Vec<(Identity, Identity)>,
 }
 
-/// A node as a worker sees it.
+/// A copy of a node for a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
     pub identity: Identity,
@@ -57,7 +58,7 @@ pub struct View {
     pub being_deleted: bool,
     pub deletes_dependents: bool,
     pub standing: Standing,
-    /// Dependents that hold back the node's deletion, and whether they wait for dependents of their own.
+    /// Dependents that block the node's deletion, and whether each waits for dependents of its own.
     pub blocking: Vec<(Uid, bool)>,
 }
 
@@ -93,7 +94,7 @@ impl Graph {
         dependents.filter_map(|d| Some(self.nodes.get(d)?.identity.clone())).collect()
     }
 
-    /// Takes in the state of an object that an informer shows.
+    /// Applies the state of an object that an informer shows.
     pub fn upsert(&mut self, identity: &Identity, meta: &Meta) -> Effects {
         let mut effects = Effects::default();
         let uid = &identity.uid;
@@ -107,7 +108,7 @@ impl Graph {
         if let Some(node) = self.nodes.get_mut(uid)
             && node.identity.api_version != identity.api_version
         {
-            // It is watched in another version of its group now: the old one may not be served any more.
+            // The object is now watched in another version of its group: the old one may no longer be served.
             node.identity.api_version = Arc::clone(&identity.api_version);
         }
         let Some(node) = self.nodes.get_mut(uid) else { return effects };
@@ -129,11 +130,11 @@ impl Graph {
         effects
     }
 
-    /// A virtual node turns out to be this object.
+    /// Marks a virtual node as observed, with this identity.
     fn materialize(&mut self, identity: &Identity, effects: &mut Effects) {
         let Some(node) = self.nodes.get(&identity.uid) else { return };
         if node.identity != *identity {
-            // Those that name it wrongly may have no owner at all.
+            // Dependents whose references do not match it may have no existing owner.
             let (_, wrong) = self.partition(&node.dependents, identity);
             for dependent in wrong {
                 if let Some(node) = self.nodes.get(&dependent)
@@ -160,7 +161,7 @@ impl Graph {
     ) {
         for reference in old {
             let now = new.iter().find(|n| n.uid == reference.uid);
-            // An owner that waits for this object may go on.
+            // An owner that waits for this object may be able to proceed.
             if reference.blocks && now.is_none_or(|n| !n.blocks) && self.nodes.contains_key(&reference.uid) {
                 effects.delete.push(reference.uid.clone());
             }
@@ -191,7 +192,8 @@ impl Graph {
                     let claimed = Identity::of_owner(reference, &identity.namespace);
                     effects.invalid.push((identity.clone(), claimed));
                 }
-                // A cluster-scoped owner may be referred to from anywhere, once it is certain that it is one.
+                // Objects in any namespace may refer to a cluster-scoped owner, once it is certain that the owner is
+                // cluster-scoped.
                 suspicious |= namespaced || !owner.observed || !reference.names(&owner.identity);
             } else {
                 suspicious |= !reference.names(&owner.identity);
@@ -202,14 +204,14 @@ impl Graph {
         }
     }
 
-    /// An informer saw the object go.
+    /// Removes an object that an informer saw deleted.
     pub fn remove(&mut self, identity: &Identity) -> Effects {
         let mut effects = Effects::default();
         self.take_out(identity, &mut effects);
         effects
     }
 
-    /// The API server said that there is no such object.
+    /// Handles the API server's answer that there is no such object.
     pub fn not_found(&mut self, identity: &Identity) -> Effects {
         let mut effects = Effects::default();
         let Some(node) = self.nodes.get(&identity.uid) else { return effects };
@@ -223,7 +225,7 @@ impl Graph {
             effects.delete.extend(right);
         }
         if !node.observed && node.identity == *identity {
-            // Others know it by another name: that may be the right one.
+            // Other dependents refer to it by another identity, which may be the right one.
             if let Some(other) = self.other_name(&wrong, identity)
                 && let Some(node) = self.nodes.get_mut(&identity.uid)
             {
@@ -249,7 +251,7 @@ impl Graph {
         }
     }
 
-    /// Divides dependents into those that name their owner so, and those that name it otherwise.
+    /// Divides dependents into those whose references match this owner identity and those whose references do not.
     fn partition(&self, dependents: &BTreeSet<Uid>, owner: &Identity) -> (Vec<Uid>, Vec<Uid>) {
         let (mut right, mut wrong) = (Vec::new(), Vec::new());
         for uid in dependents {
@@ -266,7 +268,8 @@ impl Graph {
         (right, wrong)
     }
 
-    /// The next of the names by which these dependents know an owner, in order, beginning again after the last.
+    /// Returns the next of the identities by which these dependents refer to an owner, in order and starting over
+    /// after the last.
     fn other_name(&self, dependents: &[Uid], absent: &Identity) -> Option<Identity> {
         let mut names = BTreeSet::new();
         for node in dependents.iter().filter_map(|d| self.nodes.get(d)) {
@@ -290,7 +293,7 @@ impl Graph {
     }
 }
 
-/// The reference of a node to an owner that is not in its namespace.
+/// Returns the node and an owner that is not in its namespace.
 fn invalid(node: &Node, owner: &Uid) -> Option<(Identity, Identity)> {
     let reference = node.owners.iter().find(|r| r.uid == *owner)?;
     Some((node.identity.clone(), Identity::of_owner(reference, &node.identity.namespace)))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::identity::{FOREGROUND, ORPHAN};
 use super::*;
 
-/// `ns/name`; the name is the uid as well.
+/// Makes the identity of `ns/name`; the name is the uid as well.
 fn object(key: &str) -> Identity {
     let (namespace, name) = key.split_once('/').unwrap();
     let text = |s: &str| Arc::<str>::from(s);
@@ -18,7 +18,7 @@ fn object(key: &str) -> Identity {
     }
 }
 
-/// `name`, or `name!` for one that blocks.
+/// Makes a reference from `name`, or from `name!` for a blocking one.
 fn owner(name: &str) -> Reference {
     let identity = object(&format!("/{}", name.trim_end_matches('!')));
     Reference {
@@ -73,14 +73,14 @@ fn a_real_owner_in_another_namespace_is_none() {
     let effects = graph.upsert(&object("b/pod"), &owned(&["set"]));
     assert_eq!(effects.delete, uids(&["pod"]));
     assert_eq!(effects.invalid, [(object("b/pod"), object("b/set"))]);
-    // The other order: the dependent first.
+    // The other order: the dependent is observed first.
     let mut graph = Graph::default();
     graph.upsert(&object("b/pod"), &owned(&["set"]));
     graph.upsert(&object("a/good"), &owned(&["set"]));
     let effects = graph.upsert(&object("a/set"), &owned(&[]));
-    assert_eq!(effects.delete, uids(&["pod"]), "the good one is not suspected");
+    assert_eq!(effects.delete, uids(&["pod"]), "the dependent with the right reference is not checked");
     assert_eq!(effects.invalid, [(object("b/pod"), object("b/set"))]);
-    // Nothing is in that namespace; the owner itself stays.
+    // No such object exists in that namespace; the owner itself stays.
     let effects = graph.not_found(&object("b/set"));
     assert_eq!(effects.delete, uids(&["pod"]));
     assert!(graph.view("set").is_some());
@@ -101,7 +101,7 @@ fn a_virtual_owner_with_several_names_is_tried_by_each() {
     assert_eq!(graph.upsert(&object("b/two"), &owned(&["set"])).delete, uids(&["two"]));
     let effects = graph.not_found(&object("a/set"));
     assert_eq!(effects.delete, uids(&["one"]));
-    assert_eq!(effects.delete_later, uids(&["set"]), "perhaps it is in the other namespace");
+    assert_eq!(effects.delete_later, uids(&["set"]), "it may be in the other namespace");
     assert_eq!(graph.view("set").unwrap().identity, object("b/set"));
     graph.remove(&object("a/one"));
     assert_eq!(graph.not_found(&object("b/set")).delete, uids(&["two"]));

@@ -1,4 +1,4 @@
-//! Which object is meant: by a reference, by the API server, or both.
+//! The identity of an object, as a reference or the API server states it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,10 +9,11 @@ pub type Uid = Arc<str>;
 
 /// The finalizer of an object that waits until its dependents are gone.
 pub const FOREGROUND: &str = "foregroundDeletion";
-/// The finalizer of an object whose dependents are to stay.
+/// The finalizer of an object whose dependents are to be orphaned.
 pub const ORPHAN: &str = "orphan";
 
-/// All that names one object. Ordered by kind first, so that the names an owner may have are tried kind by kind.
+/// All that identifies an object. Ordered by kind first, so that possible identities of an owner are tried kind by
+/// kind.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Identity {
     pub kind: Arc<str>,
@@ -24,7 +25,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The owner that an object in `namespace` refers to.
+    /// Returns the identity of the owner that an object in `namespace` refers to.
     pub fn of_owner(reference: &Reference, namespace: &Arc<str>) -> Self {
         Self {
             kind: Arc::clone(&reference.kind),
@@ -51,12 +52,12 @@ pub struct Reference {
     pub name: Arc<str>,
     pub uid: Uid,
     pub controller: bool,
-    /// Holds back the owner's foreground deletion.
+    /// Whether the reference blocks the owner's foreground deletion.
     pub blocks: bool,
 }
 
 impl Reference {
-    /// Whether it names this object, its namespace aside.
+    /// Reports whether the reference names this object, its namespace aside.
     pub fn names(&self, identity: &Identity) -> bool {
         self.uid == identity.uid
             && self.name == identity.name
@@ -65,7 +66,7 @@ impl Reference {
     }
 }
 
-/// The part of an object's metadata that its life depends on.
+/// The part of an object's metadata that garbage collection depends on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Meta {
     pub uid: String,
@@ -76,7 +77,7 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// From an object's JSON.
+    /// Parses an object's JSON.
     pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
         let raw = serde_json::from_slice::<RawObject>(json)?.metadata;
         let owners = raw.owner_references.unwrap_or_default().into_iter().map(|r| Reference {

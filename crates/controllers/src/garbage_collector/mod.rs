@@ -1,8 +1,8 @@
-//! Garbage collector: deletes what has lost all its owners, and sees to it that owners and dependents go in the order
-//! that was asked for.
+//! Garbage collector: deletes objects that have lost all their owners, and deletes owners and dependents in the order
+//! that the propagation policy requires.
 //!
-//! It watches every resource that can be deleted, keeps a graph of who owns whom, and checks with the API server
-//! before it acts.
+//! It watches every resource whose objects can be deleted, keeps a graph of owners and dependents, and verifies with
+//! the API server before it acts.
 
 mod absent;
 mod api;
@@ -23,11 +23,11 @@ use monitors::Monitors;
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "garbage-collector-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-/// How long the first lists may take before collecting starts without them.
+/// How long the first lists may take before collection starts without them.
 const FIRST_SYNC: Duration = Duration::from_secs(30);
-/// Discovery is repeated this often for changes that nothing announces, such as an aggregated API's.
+/// How often discovery is repeated for changes without events, such as those of an aggregated API.
 const DISCOVER_EVERY: Duration = Duration::from_secs(300);
-/// Changes that come within this time of each other cause one discovery.
+/// Changes within this time cause a single discovery.
 const DISCOVER_DELAY: Duration = Duration::from_secs(1);
 const DISCOVER_RETRY: Duration = Duration::from_secs(5);
 
@@ -56,7 +56,7 @@ async fn run(cx: Arc<Context>) {
     tokio::join!(following, working);
 }
 
-/// Asks what is served until the first answer, then waits for the first lists, but not for ever.
+/// Repeats discovery until it succeeds, then waits for the first lists, for a limited time.
 async fn start(cx: &Context, collector: &Collector, monitors: &mut Monitors) {
     while !discover(cx, collector, monitors).await {
         cx.clock.sleep(DISCOVER_RETRY).await;
@@ -65,12 +65,12 @@ async fn start(cx: &Context, collector: &Collector, monitors: &mut Monitors) {
         biased;
         () = monitors.wait_synced() => {}
         () = cx.clock.sleep(FIRST_SYNC) => {
-            tracing::warn!("not every resource could be listed; collecting garbage without the others");
+            tracing::warn!("some resources could not be listed; garbage collection starts without them");
         }
     }
 }
 
-/// Keeps the monitors as what is served.
+/// Repeats discovery and adapts the monitors to the served resources.
 async fn follow(cx: &Context, collector: &Collector, monitors: &mut Monitors) {
     loop {
         tokio::select! {
@@ -82,12 +82,12 @@ async fn follow(cx: &Context, collector: &Collector, monitors: &mut Monitors) {
     }
 }
 
-/// Whether discovery succeeded.
+/// Runs discovery and adapts the monitors; returns whether it succeeded.
 async fn discover(cx: &Context, collector: &Collector, monitors: &mut Monitors) -> bool {
     let found = match Discovery::fetch(&cx.client).await {
         Ok(found) => Arc::new(found),
         Err(error) => {
-            tracing::warn!(%error, "cannot discover the resources to watch for garbage");
+            tracing::warn!(%error, "the resources to watch could not be discovered");
             return false;
         }
     };

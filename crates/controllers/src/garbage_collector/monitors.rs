@@ -1,4 +1,5 @@
-//! One watch for each resource whose objects can be owned or own; they begin and end as resources come and go.
+//! One watch for each resource whose objects can own or be owned; watches start and end as resources are served or
+//! not.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,14 +13,15 @@ use super::collector::{Collector, Names};
 use crate::context::Context;
 use crate::support::discovery::{Discovery, Served};
 
-/// Whether objects of the resource stand in the graph. Events are many, owned by none, and expire by themselves.
+/// Reports whether objects of the resource are in the graph. Events are not: they are many, have no owners and
+/// expire.
 fn is_monitored(served: &Served) -> bool {
     let is_event =
         served.resource.plural == "events" && matches!(served.resource.group, "" | "events.k8s.io");
     !is_event && ["delete", "list", "watch"].iter().all(|verb| served.supports(verb))
 }
 
-/// Whether changes of the resource's objects change what is served.
+/// Reports whether changes of the resource's objects change which resources are served.
 fn announces_resources(resource: &ResourceType) -> bool {
     matches!(
         (resource.group, resource.plural),
@@ -29,7 +31,7 @@ fn announces_resources(resource: &ResourceType) -> bool {
 
 struct Monitor {
     reflector: Arc<Reflector>,
-    /// Ends the watch; `None` of one that all controllers share.
+    /// Ends the watch; `None` for a watch that all controllers share.
     running: Option<CancellationToken>,
 }
 
@@ -44,7 +46,7 @@ impl Monitors {
         Self { cx, collector, all: BTreeMap::new() }
     }
 
-    /// Monitors what is served and nothing else. What could not be read now stays as it is.
+    /// Monitors exactly the served resources. Monitors of group versions that could not be read stay as they are.
     pub fn follow(&mut self, found: &Discovery) {
         let wanted: Vec<ResourceType> =
             found.preferred().filter(|s| is_monitored(s)).map(|s| s.resource).collect();
@@ -54,7 +56,7 @@ impl Monitors {
                 running.cancel();
             }
         }
-        // One that ended with objects in it will have to tell which of them are gone when it goes on.
+        // A stopped watch with objects in its store is kept: when it restarts, it must report which of them are gone.
         self.all.retain(|_, m| !m.is_stopped() || !m.reflector.store().is_empty());
         for resource in wanted {
             match self.all.get_mut(&resource) {
@@ -68,7 +70,7 @@ impl Monitors {
         }
     }
 
-    /// Waits for the first list of every monitor. Their reflectors never end for good.
+    /// Waits for the first list of every monitor. The reflectors of monitors retry until stopped.
     pub async fn wait_synced(&self) {
         for monitor in self.all.values() {
             let _synced = monitor.reflector.wait_synced().await;
@@ -77,7 +79,7 @@ impl Monitors {
 
     fn monitor(&self, resource: ResourceType) -> Monitor {
         let handler = self.handler(&resource);
-        // Resources that are part of Kubernetes stay for good: other controllers watch them, too.
+        // Built-in resources are always served, and other controllers watch them too.
         if knarr_api::resources::all().iter().any(|r| r.types == resource) {
             let reflector = self.cx.informers.untyped(resource, ListOptions::default());
             reflector.add_handler(&self.cx.stop, handler);

@@ -1,4 +1,4 @@
-//! Tests of the whole collector against an API server in memory.
+//! Tests of the whole collector against an in-memory API server.
 
 use std::sync::Mutex;
 
@@ -30,7 +30,7 @@ fn reference(kind: &str, name: &str, blocks: bool) -> OwnerReference {
     }
 }
 
-/// A ConfigMap with a uid from its name, owned by ConfigMaps: `name`, or `name!` for a blocking reference.
+/// Makes a ConfigMap with a uid from its name, owned by ConfigMaps: `name`, or `name!` for a blocking reference.
 fn map(namespace: &str, name: &str, owners: &[&str]) -> ConfigMap {
     let owners = owners.iter().map(|o| reference("ConfigMap", o.trim_end_matches('!'), o.ends_with('!')));
     let metadata = ObjectMeta {
@@ -57,7 +57,7 @@ fn owners_of(world: &World, name: &str) -> Vec<String> {
     map.metadata.owner_references.into_iter().flatten().map(|o| o.name).collect()
 }
 
-/// The names in the order in which the collector deleted or released them.
+/// Returns the names in the order in which the collector deleted or released them.
 fn collected(world: &World) -> Vec<String> {
     let writes = world.api.writes();
     let own = writes.iter().filter(|w| {
@@ -235,9 +235,9 @@ async fn monitors_end_and_begin_with_their_resource() {
     world.pass(5.0).await;
     let asked = lists();
     world.pass(7200.0).await;
-    assert_eq!(lists(), asked, "what is not served any more is not asked for");
+    assert_eq!(lists(), asked, "a resource that is no longer served is not listed");
 
-    // It comes back without one of its objects: what that one owned goes.
+    // The resource is served again without one of its objects: the dependents of that object are deleted.
     world.api.remove_untyped(&WIDGETS, "a", "owner");
     world.api.serve_resources(&with_widgets);
     changed("added").await;
@@ -250,8 +250,8 @@ async fn monitors_end_and_begin_with_their_resource() {
     assert!(discoveries < 40, "{discoveries} discoveries in two hours");
 }
 
-/// Objects whose owners are chosen at random, circles and absent owners included; the first `known` of them own
-/// each other, for nothing can refer to an object that is made later.
+/// Makes objects with random owners, including cycles and missing owners. Only the first `known` can have existing
+/// owners, because no object can refer to one that is created later.
 fn random_objects(random: &mut fastrand::Rng) -> (Vec<ConfigMap>, usize) {
     let count = random.usize(2..14);
     let known = random.usize(..=count);
@@ -272,7 +272,7 @@ fn random_objects(random: &mut fastrand::Rng) -> (Vec<ConfigMap>, usize) {
     (objects, known)
 }
 
-/// Whether an owner keeps its dependent in this namespace alive.
+/// Reports whether an owner keeps its dependent in this namespace alive.
 fn keeps(owner: &Value, namespace: &Value) -> bool {
     let waits = |o: &Value| {
         let finalizers = o["metadata"]["finalizers"].as_array();

@@ -1,4 +1,4 @@
-//! Every metric of an autoscaler asked and weighed: the greatest number wins.
+//! Evaluates every metric of an autoscaler; the highest number of replicas wins.
 
 use std::sync::Arc;
 
@@ -16,26 +16,26 @@ use super::metrics::Source;
 use super::replicas::{self, Proposal, Scene, Tolerances};
 use crate::settings::AutoscalerSettings;
 
-/// What could not be found out about a metric.
+/// Why a metric could not be evaluated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// `FailedGetResourceMetric`, of the event and the condition.
+    /// The reason of the event and the condition, such as `FailedGetResourceMetric`.
     pub reason: &'static str,
-    /// In the condition and the event.
+    /// The text in the condition and the event.
     pub inner: String,
-    /// In the whole's error.
+    /// The text in the error of the whole evaluation.
     pub outer: String,
 }
 
-/// One metric that was found.
+/// One metric that was evaluated.
 pub struct Found {
     pub proposal: Proposal,
-    /// `cpu resource utilization (percentage of request)`.
+    /// The metric's description, such as `cpu resource utilization (percentage of request)`.
     pub name: String,
     pub status: MetricStatus,
 }
 
-/// What is needed for all metrics of an autoscaler.
+/// The inputs to the evaluation of all metrics of an autoscaler.
 pub struct Input<'a> {
     pub source: Source<'a>,
     pub hpa: &'a HorizontalPodAutoscaler,
@@ -253,7 +253,7 @@ impl Input<'_> {
         Ok(Found { proposal, name: shown, status })
     }
 
-    /// One value for all pods, against a whole or a share of it.
+    /// Evaluates one value for all pods, against a total or a per-pod target.
     fn total_or_share(
         &self,
         usage: i64,
@@ -273,7 +273,7 @@ impl Input<'_> {
     }
 }
 
-/// As Go prints a pointer to a label selector.
+/// Prints the selector as Go prints a pointer to a label selector.
 fn shown_selector(metric: &MetricIdentifier) -> String {
     let Some(selector) = &metric.selector else { return "nil".to_owned() };
     let labels = selector.match_labels.iter().flatten();

@@ -1,4 +1,4 @@
-//! How fast and how far the number may change: stabilization windows, policies, bounds.
+//! How fast and how far the number of replicas may change: stabilization windows, policies, bounds.
 //!
 //! Source: the behaviour of `k8s.io/kubernetes/pkg/controller/podautoscaler/horizontal.go`.
 
@@ -7,13 +7,13 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::autoscaling::v2::{HPAScalingPolicy, HPAScalingRules, HorizontalPodAutoscalerBehavior};
 
-/// Without rules, pods at most double in one step, or become this many.
+/// Without scaling rules, replicas at most double in one step, or rise to `UP_MINIMUM`.
 const UP_FACTOR: f64 = 2.0;
 const UP_MINIMUM: f64 = 4.0;
-/// Kept at most, of each list.
+/// The most entries kept in each list of the history.
 const MOST: usize = 1000;
 
-/// What was recommended and done lately.
+/// The recent recommendations and scale events.
 #[derive(Debug, Default)]
 pub struct History {
     recommendations: Vec<(Timestamp, i32)>,
@@ -22,14 +22,14 @@ pub struct History {
 }
 
 impl History {
-    /// The size at which the controller found its target.
+    /// Records the size at which the controller first saw the target.
     pub fn begin(&mut self, now: Timestamp, current: i32) {
         if self.recommendations.is_empty() {
             self.recommendations.push((now, current));
         }
     }
 
-    /// Pods have been added or taken.
+    /// Records that replicas were added or removed.
     pub fn changed(&mut self, now: Timestamp, rules: &Rules, from: i32, to: i32) {
         let (list, period) = if to > from {
             (&mut self.ups, rules.up.period())
@@ -57,7 +57,7 @@ fn within(list: &[(Timestamp, i32)], now: Timestamp, seconds: i32) -> i32 {
     list.iter().filter(|(at, _)| *at > cutoff).map(|(_, change)| change).sum()
 }
 
-/// One direction's rules, with what is left out filled in.
+/// The rules of one direction, with defaults filled in.
 #[derive(Debug, Clone)]
 pub struct Direction {
     window: i32,
@@ -91,7 +91,7 @@ impl Direction {
 }
 
 impl Rules {
-    /// `window`: for how long lower recommendations wait where the behaviour does not say.
+    /// Reads the rules of a behavior; `window` is the default stabilization window for scaling down.
     pub fn of(behavior: &HorizontalPodAutoscalerBehavior, window: Duration) -> Self {
         let up = vec![policy("Pods", 4), policy("Percent", 100)];
         Self {
@@ -105,16 +105,16 @@ fn seconds(window: Duration) -> i32 {
     i32::try_from(window.as_secs()).unwrap_or(i32::MAX)
 }
 
-/// Reason and message of a condition.
+/// The reason and message of a condition.
 type Said = (&'static str, &'static str);
 
-/// The number to go to, and what the conditions say of it.
+/// The number of replicas to set, and the conditions that explain it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Limited {
     pub replicas: i32,
-    /// `AbleToScale`, which is true.
+    /// The condition `AbleToScale`, whose status is True.
     pub able: Said,
-    /// `ScalingLimited`, and whether it is.
+    /// The condition `ScalingLimited`, with its status.
     pub limit: (bool, Said),
 }
 
@@ -136,7 +136,7 @@ const TOO_FAST_UP: Said =
 const TOO_FAST_DOWN: Said =
     ("ScaleDownLimit", "the desired replica count is decreasing faster than the maximum scale rate");
 
-/// From what the metrics propose to what is done now.
+/// Limits the number that the metrics propose to what is allowed now.
 pub fn limit(
     history: &mut History,
     rules: Option<&Rules>,
@@ -231,7 +231,8 @@ fn rate(
     (desired, WITHIN)
 }
 
-/// How far the policies of one direction (1 up, -1 down) let the number go; `start` is what it was a period ago.
+/// Returns how far the policies of one direction (1 up, -1 down) let the number go; `start` returns the number one
+/// period ago.
 fn reach(direction: &Direction, current: i32, start: impl Fn(i32) -> i32, sign: i32) -> i32 {
     if direction.select == "Disabled" {
         return current;
@@ -242,12 +243,12 @@ fn reach(direction: &Direction, current: i32, start: impl Fn(i32) -> i32, sign: 
             "Pods" => from.saturating_add(sign.saturating_mul(p.value)),
             _ => {
                 let part = f64::from(from) * (1.0 + f64::from(sign) * f64::from(p.value) / 100.0);
-                // Rounded up on the way up, or one pod might never become two.
+                // Scaling up rounds up, or one pod might never become two.
                 if sign > 0 { part.ceil() as i32 } else { part as i32 }
             }
         }
     });
-    // The greatest change is the highest number upwards and the lowest downwards.
+    // The greatest change is the highest number when scaling up and the lowest when scaling down.
     let greatest = (direction.select != "Min") == (sign > 0);
     let found = if greatest { proposals.max() } else { proposals.min() };
     found.unwrap_or(current)

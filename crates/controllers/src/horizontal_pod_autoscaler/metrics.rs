@@ -1,4 +1,4 @@
-//! Where metrics come from: metrics.k8s.io, custom.metrics.k8s.io and external.metrics.k8s.io.
+//! The sources of metrics: metrics.k8s.io, custom.metrics.k8s.io and external.metrics.k8s.io.
 //!
 //! Source: the clients of `k8s.io/metrics`.
 
@@ -16,11 +16,11 @@ use serde_json::Value;
 use super::replicas::{Metrics, PodMetric};
 use crate::support::discovery::Discovery;
 
-/// Over what a custom metric was measured that does not say it.
+/// The window assumed for a custom metric that does not state one.
 const WINDOW: Duration = Duration::from_secs(60);
 const RESOURCE: &str = "/apis/metrics.k8s.io/v1beta1";
 const EXTERNAL: &str = "/apis/external.metrics.k8s.io/v1beta1";
-/// The versions of the custom metrics API, the best first.
+/// The versions of the custom metrics API, most preferred first.
 const CUSTOM: [&str; 2] = ["v1beta2", "v1beta1"];
 
 pub struct Source<'a> {
@@ -33,10 +33,10 @@ async fn get(client: &Client, path: String) -> Result<Value, String> {
     serde_json::from_slice(&body).map_err(|e| e.to_string())
 }
 
-/// The answer where a path is not served at all.
+/// The API server's answer for a path that is not served.
 const NOT_SERVED: &str = "the server could not find the requested resource";
 
-/// A query's value, with all that has a meaning in a URL written out.
+/// Percent-encodes a query value.
 fn encoded(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'~');
     text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
@@ -50,7 +50,7 @@ fn time(value: &Value) -> Timestamp {
     value.as_str().and_then(|t| t.parse().ok()).unwrap_or(Timestamp::MIN)
 }
 
-/// `15.02s`, `1m0.5s`: Go's way to write a duration.
+/// Parses a duration in Go's form, such as `15.02s` or `1m0.5s`.
 fn duration(text: &str) -> Duration {
     let (mut total, mut number) = (0.0, String::new());
     let mut units = text.chars().peekable();
@@ -73,7 +73,7 @@ fn duration(text: &str) -> Duration {
     Duration::try_from_secs_f64(total).unwrap_or_default()
 }
 
-/// Use of a resource by pods, or by one container of each.
+/// Returns the usage of a resource by pods, or by one container of each.
 fn pod_use(list: &Value, resource: &str, container: &str) -> Metrics {
     let value = |pod: &Value| -> Option<(String, PodMetric)> {
         let containers = pod["containers"].as_array()?;
@@ -94,7 +94,7 @@ fn is_empty(list: &Value) -> bool {
 
 fn selector_of(metric: &MetricIdentifier) -> Result<String, String> {
     let selector = metric.selector.as_ref();
-    // No selector chooses every series.
+    // Without a selector every series is included.
     let Some(selector) = selector else { return Ok(String::new()) };
     Selector::from_label_selector(Some(selector)).map(|s| s.to_string()).map_err(|e| e.to_string())
 }
@@ -112,13 +112,13 @@ impl Source<'_> {
         Ok(pod_use(&list, resource, container))
     }
 
-    /// The custom metrics API in the newest version that is served.
+    /// Queries the custom metrics API in the newest version that is served.
     async fn custom(&self, rest: &str) -> Result<Value, String> {
         let wrong = |why: &str| format!("unable to fetch metrics from custom metrics API: {why}");
         for version in CUSTOM {
             match get(self.client, format!("/apis/custom.metrics.k8s.io/{version}/{rest}")).await {
                 Ok(value) => return Ok(value),
-                // Perhaps in another version.
+                // Another version may be served.
                 Err(error) if error == NOT_SERVED => {}
                 Err(error) => return Err(wrong(&error)),
             }
@@ -183,7 +183,7 @@ impl Source<'_> {
         }
     }
 
-    /// The sum of an external metric's series.
+    /// Returns the sum of an external metric's series.
     pub async fn external(&self, metric: &MetricIdentifier) -> Result<i64, String> {
         let selector = encoded(&selector_of(metric)?);
         let name = encoded(&metric.name);

@@ -1,4 +1,5 @@
-//! HorizontalPodAutoscaler: as many pods as the metrics ask for, within bounds and not too hastily.
+//! HorizontalPodAutoscaler: scales workloads to the number of pods that their metrics require, within bounds and
+//! rates.
 
 mod evaluate;
 mod limits;
@@ -39,7 +40,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     run: |cx| Box::pin(async move { run(cx).await }),
 };
 
-/// How often a scale that somebody else wrote meanwhile is written again.
+/// How often a write of the scale is attempted when other clients change it concurrently.
 const ATTEMPTS: usize = 5;
 
 struct Controller {
@@ -50,11 +51,11 @@ struct Controller {
     memory: Mutex<BTreeMap<ObjectKey, Memory>>,
 }
 
-/// What is remembered of an autoscaler.
+/// The state kept about an autoscaler.
 #[derive(Default)]
 struct Memory {
     history: History,
-    /// The pods of its target.
+    /// The selector of its target's pods.
     selector: Option<Selector>,
 }
 
@@ -64,7 +65,7 @@ async fn run(cx: Arc<Context>) {
     let pods = cx.informers.informer::<Pod>();
     let on_change = Arc::clone(&queue);
     autoscalers.add_handler(move |event| {
-        // Its own writes of the status must not make it look again at once.
+        // The controller's own status writes must not requeue the autoscaler at once.
         let own = matches!(event, Event::Updated { old, new } if old.metadata.generation == new.metadata.generation);
         if !own {
             on_change.add(event.object().key());
@@ -96,7 +97,7 @@ async fn run(cx: Arc<Context>) {
     queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
-/// The scale of a target: where it is and what it says.
+/// The scale of a target: its address and content.
 struct Scale {
     path: String,
     value: Value,
@@ -120,13 +121,13 @@ fn measure(status: &HorizontalPodAutoscalerStatus, is_well: bool, took: Duration
     metric_store::record(Metric::HpaSeconds, &labels, took.as_secs_f64());
 }
 
-/// What the metrics say together.
+/// The combined result of all metrics.
 struct Wanted {
-    /// And which metric says so; none where nothing can be decided.
+    /// The number of replicas and the name of the metric that determined it; `None` if nothing can be decided.
     replicas: Option<(i32, String)>,
-    /// One for each metric that is asked for, empty where it was not found.
+    /// One status for each metric of the spec, empty if it could not be evaluated.
     statuses: Vec<MetricStatus>,
-    /// What went wrong.
+    /// The error, if any metric failed.
     failure: Option<String>,
 }
 
@@ -139,7 +140,7 @@ impl Controller {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at one autoscaler, and again after a while whatever came of it.
+    /// Reconciles one autoscaler and requeues it after the sync period, whatever the result.
     async fn reconcile(&self, key: &ObjectKey) {
         let Some(hpa) = self.autoscalers.lister().get_key(key) else {
             self.memory().remove(key);
@@ -151,7 +152,7 @@ impl Controller {
         let took = self.cx.clock.monotonic().saturating_sub(began);
         measure(&draft.status, outcome.is_ok(), took);
         if let Err(why) = outcome {
-            tracing::debug!(hpa = %key, why, "not autoscaled");
+            tracing::debug!(hpa = %key, why, "the autoscaler did not scale its target");
         }
         if hpa.status.as_ref() != Some(&draft.status) {
             let next = HorizontalPodAutoscaler {
@@ -160,7 +161,7 @@ impl Controller {
             };
             match self.cx.client.update_status(&next).await {
                 Err(error) if !error.is_not_found() && !error.is_conflict() => {
-                    self.tell(&hpa, "FailedUpdateStatus", &error.to_string());
+                    self.emit(&hpa, "FailedUpdateStatus", &error.to_string());
                 }
                 _ => {}
             }
@@ -168,7 +169,7 @@ impl Controller {
         self.queue.add_after(key.clone(), self.settings().sync_period);
     }
 
-    fn tell(&self, hpa: &HorizontalPodAutoscaler, reason: &str, text: &str) {
+    fn emit(&self, hpa: &HorizontalPodAutoscaler, reason: &str, text: &str) {
         self.cx.recorder.event(hpa, EventType::Warning, reason, text);
     }
 
@@ -179,7 +180,7 @@ impl Controller {
         draft: &mut Draft,
     ) -> Result<(), String> {
         let scale = self.scale(hpa).await.map_err(|why| {
-            self.tell(hpa, "FailedGetScale", &why);
+            self.emit(hpa, "FailedGetScale", &why);
             let text = format!("the HPA controller was unable to get the target's current scale: {why}");
             draft.condition(ABLE, false, "FailedGetScale", text);
             why
@@ -207,7 +208,7 @@ impl Controller {
             let Some((replicas, metric)) = wanted.replicas else {
                 let why = failure.unwrap_or_default();
                 draft.numbers(current, None, statuses, false);
-                self.tell(hpa, "FailedComputeMetricsReplicas", &why);
+                self.emit(hpa, "FailedComputeMetricsReplicas", &why);
                 return Err(why);
             };
             self.decide(key, hpa, draft, current, (replicas, &metric))
@@ -216,7 +217,7 @@ impl Controller {
         if rescale {
             let written = self.rescale(scale, desired).await;
             if let Err(error) = written {
-                self.tell(
+                self.emit(
                     hpa,
                     "FailedRescale",
                     &format!("New size: {desired}; reason: {reason}; error: {error}"),
@@ -232,7 +233,7 @@ impl Controller {
         failure.map_or(Ok(()), Err)
     }
 
-    /// From what the metrics ask for to what is done now, with the reason.
+    /// Decides on the number of replicas to set now, with the reason.
     fn decide(
         &self,
         key: &ObjectKey,
@@ -294,7 +295,7 @@ impl Controller {
         }
     }
 
-    /// All metrics: the greatest number, unless one that failed might have wanted more.
+    /// Evaluates all metrics: the highest number wins, unless a failed metric might have required more.
     async fn evaluate(
         &self,
         key: &ObjectKey,
@@ -329,9 +330,9 @@ impl Controller {
                     statuses.push(found.status);
                 }
                 Err(failure) => {
-                    self.tell(hpa, failure.reason, &failure.inner);
+                    self.emit(hpa, failure.reason, &failure.inner);
                     failures.push(failure);
-                    // Its place tells which one it is.
+                    // An empty entry keeps the positions of the others.
                     statuses.push(MetricStatus::default());
                 }
             }
@@ -352,7 +353,7 @@ impl Controller {
         Wanted { replicas: Some(greatest), statuses, failure }
     }
 
-    /// The target's pods, which no other autoscaler may have.
+    /// Returns the target's pods, which no other autoscaler may control.
     fn pods_of(
         &self,
         key: &ObjectKey,
@@ -361,7 +362,7 @@ impl Controller {
         draft: &mut Draft,
     ) -> Result<Vec<Arc<Pod>>, String> {
         if selector.is_empty() {
-            self.tell(hpa, "SelectorRequired", "selector is required");
+            self.emit(hpa, "SelectorRequired", "selector is required");
             let text = "the HPA target's scale is missing a selector";
             draft.condition(ACTIVE, false, "InvalidSelector", text);
             return Err("selector is required".to_owned());
@@ -369,7 +370,7 @@ impl Controller {
         let parsed = Selector::parse(selector).map_err(|error| {
             let why =
                 format!("couldn't convert selector into a corresponding internal selector object: {error}");
-            self.tell(hpa, "InvalidSelector", &why);
+            self.emit(hpa, "InvalidSelector", &why);
             draft.condition(ACTIVE, false, "InvalidSelector", why.clone());
             why
         })?;
@@ -390,7 +391,7 @@ impl Controller {
                 shown.join(" ")
             );
             drop(memory);
-            self.tell(hpa, "AmbiguousSelector", &why);
+            self.emit(hpa, "AmbiguousSelector", &why);
             draft.condition(ACTIVE, false, "AmbiguousSelector", why.clone());
             return Err(why);
         }
@@ -444,7 +445,7 @@ impl Controller {
     }
 }
 
-/// Whether a metric needs no pods to be measured.
+/// Reports whether some metric can be evaluated without pods.
 fn counts_without_pods(hpa: &HorizontalPodAutoscaler) -> bool {
     hpa.spec.metrics.iter().flatten().any(|m| matches!(m.type_.as_str(), "Object" | "External"))
 }

@@ -1,4 +1,4 @@
-//! How many pods a metric asks for: pure functions over pods and what was measured of them.
+//! How many pods a metric requires: pure functions of pods and their measurements.
 //!
 //! Source: the behaviour of `k8s.io/kubernetes/pkg/controller/podautoscaler/replica_calculator.go`.
 
@@ -21,10 +21,10 @@ pub struct PodMetric {
     pub value: i64,
 }
 
-/// By the pods' names.
+/// Values by the pods' names.
 pub type Metrics = BTreeMap<String, PodMetric>;
 
-/// How far from its target use may be without a change, as parts of it.
+/// How far usage may be from its target without a change, as fractions of the target.
 #[derive(Debug, Clone, Copy)]
 pub struct Tolerances {
     pub down: f64,
@@ -37,17 +37,17 @@ impl Tolerances {
     }
 }
 
-/// What a metric says.
+/// The result of one metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proposal {
     pub replicas: i32,
-    /// The value found, in thousandths.
+    /// The measured value, in thousandths.
     pub usage: i64,
-    /// Percent of what was requested.
+    /// The usage in percent of the request.
     pub utilization: Option<i32>,
 }
 
-/// What is common to all metrics of one autoscaler.
+/// The inputs that all metrics of one autoscaler share.
 pub struct Scene<'a> {
     pub pods: &'a [Arc<Pod>],
     /// `spec.replicas` and `status.replicas` of the scale.
@@ -90,7 +90,7 @@ fn group(scene: &Scene, metrics: &Metrics, resource: &str) -> Groups {
     groups
 }
 
-/// Whether a pod's processor use says nothing yet.
+/// Reports whether a pod's CPU usage does not count yet.
 fn is_unready(pod: &Pod, metric: &PodMetric, settings: &AutoscalerSettings, now: Timestamp) -> bool {
     let Some(status) = &pod.status else { return true };
     let ready = status.conditions.iter().flatten().find(|c| c.type_ == "Ready");
@@ -105,8 +105,8 @@ fn is_unready(pod: &Pod, metric: &PodMetric, settings: &AutoscalerSettings, now:
     }
 }
 
-/// The rounds of every metric of pods: `ratio` judges use by the metrics, `filler` is a missing pod's value when fewer
-/// pods are asked for.
+/// Computes the result of a per-pod metric: `ratio` compares usage with the target, and `filler` is the value assumed
+/// for a missing pod when scaling down.
 fn weigh(
     scene: &Scene,
     mut metrics: Metrics,
@@ -150,12 +150,12 @@ fn weigh(
     propose(if scene.tolerances.within(second) || turned || wrong { scene.current } else { replicas })
 }
 
-/// Rounded up; what is too much for a count is the greatest count.
+/// Rounds up and saturates at the largest count.
 fn ceil(replicas: f64) -> i32 {
     replicas.ceil() as i32
 }
 
-/// Use as a percentage of what the pods request.
+/// Evaluates usage as a percentage of the pods' requests.
 pub fn by_utilization(
     scene: &Scene,
     metrics: Metrics,
@@ -181,7 +181,7 @@ pub fn by_utilization(
     weigh(scene, metrics, resource, ratio, filler)
 }
 
-/// Use per pod against a value, in thousandths. `resource` is empty for custom metrics.
+/// Evaluates usage per pod against a value, in thousandths. `resource` is empty for custom metrics.
 pub fn by_value(scene: &Scene, metrics: Metrics, resource: &str, target: i64) -> Result<Proposal, String> {
     let ratio = |metrics: &Metrics| {
         let average = metrics.values().map(|m| m.value).sum::<i64>() / metrics.len() as i64;
@@ -190,7 +190,7 @@ pub fn by_value(scene: &Scene, metrics: Metrics, resource: &str, target: i64) ->
     weigh(scene, metrics, resource, ratio, |_| target)
 }
 
-/// One value for all pods together.
+/// Evaluates one value for all pods together.
 pub fn by_total(scene: &Scene, usage: i64, target: i64) -> Result<Proposal, String> {
     let ratio = usage as f64 / target as f64;
     let proposal = |replicas| Ok(Proposal { replicas, usage, utilization: None });
@@ -208,7 +208,7 @@ pub fn by_total(scene: &Scene, usage: i64, target: i64) -> Result<Proposal, Stri
     proposal(ceil(ratio * ready as f64))
 }
 
-/// One value, shared among the pods.
+/// Evaluates one value, divided by the number of pods.
 pub fn by_share(scene: &Scene, usage: i64, target: i64) -> Proposal {
     let observed = f64::from(scene.observed);
     let ratio = usage as f64 / (target as f64 * observed);
@@ -223,7 +223,7 @@ fn is_ready(pod: &Pod) -> bool {
         && status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
-/// What each pod requests, in thousandths.
+/// Returns what each pod requests, in thousandths.
 fn requests(pods: &[Arc<Pod>], container: &str, resource: &str) -> Result<BTreeMap<String, i64>, String> {
     pods.iter().map(|pod| Ok((pod.name().to_owned(), request(pod, container, resource)?))).collect()
 }
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn pods_that_tell_nothing() {
         let mut pods = three();
-        // One metric is missing: upwards it counts as nothing, downwards as all that it may use.
+        // One pod's metric is missing: it counts as zero when scaling up and as the full target when scaling down.
         let up =
             by_utilization(&scene(&pods, 3), measured(&[("a", 900), ("b", 900)]), "cpu", "", 30).unwrap();
         assert_eq!(up.replicas, 6);

@@ -11,7 +11,7 @@ pub const ACTIVE: &str = "ScalingActive";
 pub const LIMITED: &str = "ScalingLimited";
 pub const ZERO: &str = "ScaledToZero";
 
-/// A status in the making.
+/// A status under construction.
 pub struct Draft {
     pub status: HorizontalPodAutoscalerStatus,
     generation: Option<i64>,
@@ -47,7 +47,7 @@ impl Draft {
         self.status.conditions.iter().flatten().any(|c| c.type_ == ZERO && c.status == "True")
     }
 
-    /// `desired` is `None` where nothing could be decided.
+    /// Sets the numbers; `desired` is `None` if nothing could be decided.
     pub fn numbers(
         &mut self,
         current: i32,

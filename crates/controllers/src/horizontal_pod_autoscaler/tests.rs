@@ -1,4 +1,4 @@
-//! The whole against an API server in memory whose metrics a test sets.
+//! Tests of the whole controller against an in-memory API server whose metrics the test sets.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -15,13 +15,13 @@ use serde_json::json;
 use super::*;
 use crate::testing::World;
 
-/// Answers scales and metrics, and leaves the rest to the server.
+/// Answers requests for scales and metrics, and passes others on to the server.
 struct Metered {
     api: Arc<FakeApi>,
     inner: Client,
-    /// Each pod's use in thousandths of a processor; less than nothing: the metrics API is down.
+    /// The usage of each pod in millicores; a negative value means that the metrics API is down.
     milli: Arc<AtomicI64>,
-    /// The external metric `queue`.
+    /// The value of the external metric `queue`.
     queue: Arc<AtomicI64>,
 }
 
@@ -90,7 +90,8 @@ struct Lab {
 }
 
 impl Lab {
-    /// A Deployment of this size with as many pods that request half a processor, and an autoscaler at 50 percent.
+    /// Makes a Deployment of this size with as many pods that request half a CPU, and an autoscaler with target 50
+    /// percent.
     async fn new(replicas: i32, spec: Value) -> Self {
         let world = World::new(&[
             HorizontalPodAutoscaler::RESOURCE,
@@ -216,7 +217,7 @@ async fn bounds_hold_without_metrics_and_zero_switches_off() {
     assert_eq!(lab.condition("ScalingActive").1, "ScalingDisabled");
 }
 
-/// KEP-4951.
+/// Tests KEP-4951.
 #[tokio::test(start_paused = true)]
 async fn each_direction_has_the_tolerance_that_it_is_given() {
     let behavior = json!({"scaleUp": {"tolerance": "200m"},
@@ -227,9 +228,9 @@ async fn each_direction_has_the_tolerance_that_it_is_given() {
         lab.world.pass(20.0).await;
         lab.replicas()
     };
-    // Sixteen percent above the target: more than the usual ten, less than the twenty given.
+    // 16 percent above the target: more than the default 10, less than the configured 20.
     assert_eq!(after(290).await, 20);
-    // Six percent below it: more than the five given.
+    // 6 percent below the target: more than the configured 5.
     assert_eq!(after(235).await, 19);
     lab.edit(|hpa| {
         hpa.spec.behavior = None;
@@ -238,7 +239,7 @@ async fn each_direction_has_the_tolerance_that_it_is_given() {
     assert_eq!(after(290).await, 24);
 }
 
-/// KEP-2021.
+/// Tests KEP-2021.
 #[tokio::test(start_paused = true)]
 async fn a_workload_is_scaled_to_zero_and_back() {
     let metric = json!({"type": "External", "external": {"metric": {"name": "queue"},
@@ -255,14 +256,14 @@ async fn a_workload_is_scaled_to_zero_and_back() {
         ("True".into(), "ScaledToZero".into(), "the HPA controller scaled the workload to zero".into())
     );
     lab.world.pass(60.0).await;
-    assert_eq!((lab.replicas(), &*lab.condition("ScalingActive").0), (0, "True"), "it is still measured");
+    assert_eq!((lab.replicas(), &*lab.condition("ScalingActive").0), (0, "True"), "it is still evaluated");
 
     lab.queue.store(12, Ordering::SeqCst);
     lab.world.pass(20.0).await;
     assert_eq!(lab.replicas(), 3);
     assert_eq!(lab.condition("ScaledToZero").1, "NotScaledToZero");
 
-    // Somebody else's zero is a switch: it stays.
+    // A zero that another client set disables autoscaling: it stays.
     lab.world.api.edit::<Deployment>("ns", "web", |d| d.spec.replicas = Some(0));
     lab.world.pass(60.0).await;
     assert_eq!(lab.replicas(), 0);

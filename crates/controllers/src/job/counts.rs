@@ -1,4 +1,4 @@
-//! What the controller counts about Jobs, under upstream's names.
+//! The controller's metrics about Jobs, under upstream's names.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn mode(job: &Job) -> &'static str {
     if is_indexed(job) { "Indexed" } else { "NonIndexed" }
 }
 
-/// What a look at a Job came to.
+/// Returns the `action` label: what the reconciliation of a Job did.
 pub fn action(plan: &Plan) -> &'static str {
     match (plan.create.is_empty(), plan.delete.is_empty()) {
         (false, _) => "pods_created",
@@ -23,14 +23,14 @@ pub fn action(plan: &Plan) -> &'static str {
     }
 }
 
-/// A look at a Job that took this long.
+/// Records a reconciliation of a Job and how long it took.
 pub fn synced(job: &Job, action: &str, outcome: &Result<()>, took: Duration) {
     let labels = [mode(job), if outcome.is_ok() { "success" } else { "error" }, action];
     metrics::add(Metric::JobSyncs, &labels, 1.0);
     metrics::record(Metric::JobSyncSeconds, &labels, took.as_secs_f64());
 }
 
-/// The status that was written after the one before: what has ended in between.
+/// Records the pods and Jobs that ended between two versions of the status.
 pub fn status_written(before: &Job, now: &JobStatus) {
     let mode = mode(before);
     let old = before.status.clone().unwrap_or_default();

@@ -1,13 +1,13 @@
-//! Sets of completion indexes, written as `0-3,5`.
+//! Sets of completion indexes, serialized as `0-3,5`.
 
 use std::fmt;
 
-/// Sorted ranges, both ends included, that neither touch nor overlap.
+/// Sorted ranges, both ends inclusive, that neither touch nor overlap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Indexes(Vec<(i32, i32)>);
 
 impl Indexes {
-    /// From the text of a status or a rule. Parts that are no numbers, and indexes from `limit` on, are left out.
+    /// Parses the text of a status or a rule. Parts that are not numbers, and indexes from `limit` on, are ignored.
     pub fn parse(text: &str, limit: i32) -> Self {
         let number = |part: &str| part.trim().parse::<i32>().ok().filter(|n| *n >= 0);
         let ranges = text.split(',').filter_map(|part| {
@@ -30,7 +30,7 @@ impl Indexes {
         Self(merged)
     }
 
-    /// With these added.
+    /// Returns the set with these indexes added.
     pub fn with(&self, more: impl IntoIterator<Item = i32>) -> Self {
         Self::of_ranges(self.0.iter().copied().chain(more.into_iter().map(|n| (n, n))).collect())
     }
@@ -57,7 +57,7 @@ impl Indexes {
         self.0.is_empty()
     }
 
-    /// How many indexes are in both.
+    /// Returns how many indexes are in both sets.
     pub fn common(&self, other: &Self) -> i32 {
         let overlap = |a: &(i32, i32), b: &(i32, i32)| (a.1.min(b.1) - a.0.max(b.0) + 1).max(0);
         self.0.iter().map(|a| other.0.iter().map(|b| overlap(a, b)).sum::<i32>()).sum()

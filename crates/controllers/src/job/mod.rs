@@ -31,9 +31,9 @@ pub use plan::{COMPLETE, FAILED, condition, is_finished};
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "job-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-/// Finalizers taken off at a time.
+/// How many finalizers are removed concurrently.
 const AT_ONCE: usize = 64;
-/// Jobs of another manager are left to it.
+/// The value of `managedBy` for this controller; Jobs with another value are ignored.
 const MANAGER: &str = "kubernetes.io/job-controller";
 
 struct Controller {
@@ -41,7 +41,7 @@ struct Controller {
     jobs: Informer<Job>,
     pods: PodControl,
     queue: Arc<WorkQueue<ObjectKey>>,
-    /// Statuses: what they count must not be counted again from an older one.
+    /// The newest own status writes: pods that they count must not be counted again from an older status.
     written: Written,
 }
 
@@ -108,14 +108,15 @@ impl Controller {
             self.queue.add_after(key, CATCH_UP);
             return Ok(());
         }
-        // Not read before the wait: a Job older than its pods has not counted those that it has let go.
+        // The Job is read only after the wait: a Job older than its pods has not counted the pods that were released
+        // since.
         let Some(job) = self.jobs.lister().get_key(&key) else {
             self.pods.forget(&key);
             self.written.forget(&key);
             return Ok(());
         };
         let Some(selector) = selector_of(&job).filter(|_| is_ours(&job)) else { return Ok(()) };
-        // What is over neither takes nor gives up pods.
+        // A finished Job neither adopts nor releases pods.
         let pods = match is_finished(&job) {
             true => self.pods.of(job.uid()),
             false => self.pods.claim(&*job, &selector).await?,
@@ -131,7 +132,7 @@ impl Controller {
         outcome
     }
 
-    /// First the status, in which ended pods are noted; only then may their finalizers go.
+    /// Writes the status first, which records ended pods; only then may their finalizers be removed.
     async fn carry_out(&self, job: &Job, plan: &Plan<'_>) -> Result<()> {
         if job.status.as_ref() != Some(&plan.status) {
             let next = Job { status: Some(plan.status.clone()), ..job.clone() };
@@ -156,7 +157,7 @@ impl Controller {
         self.pods.create_all(job, &new).await.1
     }
 
-    /// Takes the finalizer off these pods.
+    /// Removes the finalizer from these pods.
     async fn release(&self, job: &Job, pods: &[&Pod]) -> Result<()> {
         let all: Vec<_> = pods.iter().filter(|p| has_finalizer(p)).map(|pod| self.untrack(pod)).collect();
         let mut all = stream::iter(all).buffer_unordered(AT_ONCE);
@@ -179,22 +180,22 @@ impl Controller {
         match self.cx.client.patch::<Pod>(pod.namespace(), pod.name(), None, &patch).await {
             Ok(patched) => Ok(Some(patched.metadata)),
             Err(e) if e.is_not_found() => Ok(None),
-            // After a conflict, too, the finalizer may still be there, and nothing else would wake the Job.
+            // After a conflict, too, the pod may still have the finalizer, and no event would requeue the Job.
             Err(e) => Err(e),
         }
     }
 
-    /// A pod whose Job is gone, or is no longer its owner, is counted by nobody.
+    /// Removes the finalizer of a pod whose Job is gone or no longer owns it: no Job will count the pod.
     async fn release_orphan(&self, pod: &Pod) -> Result<()> {
         if let Some(owner) = controller_of(&pod.metadata) {
             if owner.kind != Job::RESOURCE.kind || owner.api_version != Job::RESOURCE.api_version() {
-                // Whoever uses the finalizer, too, takes it off.
+                // Another kind of owner uses the same finalizer and removes it itself.
                 return Ok(());
             }
             if self.jobs.lister().get(pod.namespace(), &owner.name).is_some_and(|j| j.uid() == owner.uid) {
                 return Ok(());
             }
-            // The informer may not know it yet.
+            // The informer may not show the Job yet.
             match self.cx.client.get::<Job>(pod.namespace(), &owner.name).await {
                 Ok(job) if job.uid() == owner.uid => return Ok(()),
                 Err(e) if !e.is_not_found() => return Err(e),

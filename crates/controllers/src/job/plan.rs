@@ -1,7 +1,8 @@
-//! What a Job does next: which ended pods to count, which to create and delete, what its status says. Pure.
+//! What a Job does next: which ended pods to count, which pods to create and delete, and its status. Pure.
 //!
 //! A pod is counted once, whatever happens between two writes: its uid (or its index) is written into the status
-//! first, then its finalizer is taken off, and only when it has none is the uid turned into a number.
+//! first, then its finalizer is removed, and only when the pod has none is the uid replaced by an increment of a
+//! counter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,25 +24,25 @@ pub const FAILED: &str = "Failed";
 const SUCCESS_CRITERIA_MET: &str = "SuccessCriteriaMet";
 const FAILURE_TARGET: &str = "FailureTarget";
 const SUSPENDED: &str = "Suspended";
-/// Uids in the status at a time.
+/// The most uids in the status at a time.
 const MAX_UNCOUNTED: usize = 500;
-/// Pods created or deleted in one go.
+/// The most pods created or deleted in one reconciliation.
 const BURST: usize = 500;
-/// After a failure the next pod waits this long, doubled for each failure in a row.
+/// The delay of the next pod after a failure, doubled for each further failure in a row.
 const BACK_OFF_FIRST: Duration = Duration::from_secs(10);
 const BACK_OFF_LONGEST: Duration = Duration::from_secs(600);
 
-/// What there is to do; the status is written before anything else.
+/// The steps to carry out; the status is written first.
 #[derive(Debug, Default)]
 pub struct Plan<'p> {
     pub status: JobStatus,
-    /// Counted in this status, or of a Job that is over.
+    /// Pods whose finalizer is to be removed: counted in this status, or pods of a finished Job.
     pub untrack: Vec<&'p Pod>,
     pub delete: Vec<&'p Pod>,
     pub create: Vec<Slot>,
-    /// When to look again, should nothing happen before.
+    /// When to reconcile again if no event arrives before.
     pub wake: Option<Duration>,
-    /// Reason and message of events; warnings are those of failure.
+    /// Reason and message of events; the failure reasons are warnings.
     pub events: Vec<(&'static str, String)>,
     pub failure: Option<(String, String)>,
 }
@@ -54,12 +55,12 @@ fn holds(status: &JobStatus, type_: &str) -> bool {
     status.conditions.iter().flatten().any(|c| c.type_ == type_ && c.status == "True")
 }
 
-/// Complete or Failed.
+/// Reports whether the Job is Complete or Failed.
 pub fn is_finished(job: &Job) -> bool {
     job.status.as_ref().is_some_and(|s| holds(s, COMPLETE) || holds(s, FAILED))
 }
 
-/// The Job as this look at it sees it.
+/// The state of the Job during one reconciliation.
 struct Look<'p> {
     job: &'p Job,
     now: Timestamp,
@@ -69,23 +70,23 @@ struct Look<'p> {
     terminating: Vec<&'p Pod>,
     succeeded_indexes: Indexes,
     failed_indexes: Indexes,
-    /// Failures of the failure policy that end the Job.
+    /// The message of a failure that ends the Job by its pod failure policy.
     fatal: Option<String>,
     untrack: Vec<&'p Pod>,
     indexed: bool,
     completions: Option<i32>,
     parallelism: i32,
-    /// Pods that are ending do not count as failed yet, and are not replaced.
+    /// Terminating pods do not count as failed yet and are not replaced.
     replaces_failed_only: bool,
-    /// Failures that count and are not noted yet.
+    /// Failures that count but are not recorded in the status yet.
     held_failures: i32,
 }
 
-/// `pods` are all the Job's, with finalizer or without.
+/// Plans the next steps; `pods` are all the Job's pods, with or without finalizer.
 pub fn plan<'p>(job: &'p Job, pods: &'p [Arc<Pod>], now: Timestamp) -> Plan<'p> {
     let mut look = Look::new(job, pods, now);
     if is_finished(job) {
-        // Whatever is left is let go.
+        // Finalizers that are left are removed.
         let untrack = pods.iter().map(|p| &**p).filter(|p| has_finalizer(p)).collect();
         return Plan { status: look.status, untrack, ..Plan::default() };
     }
@@ -100,10 +101,10 @@ pub fn plan<'p>(job: &'p Job, pods: &'p [Arc<Pod>], now: Timestamp) -> Plan<'p> 
     if look.is_ending() {
         plan.delete = look.active.clone();
         if holds(&look.status, SUCCESS_CRITERIA_MET) {
-            // What was not needed has not failed.
-            look.let_go(&plan.delete);
+            // Superfluous pods of a complete Job have not failed.
+            look.release_uncounted(&plan.delete);
         }
-        // Its pods are over too, whatever they say.
+        // The Job's pods count as ended too, whatever their phase is.
         look.count(pods, true);
     } else {
         look.suspend_or_resume(&mut plan);
@@ -112,9 +113,9 @@ pub fn plan<'p>(job: &'p Job, pods: &'p [Arc<Pod>], now: Timestamp) -> Plan<'p> 
         }
     }
     if job.metadata.deletion_timestamp.is_some() {
-        // Whatever becomes of them, nobody will count it.
+        // No Job will count these pods, whatever their result.
         let all: Vec<&Pod> = pods.iter().map(|p| &**p).collect();
-        look.let_go(&all);
+        look.release_uncounted(&all);
     }
     look.finish(&mut plan);
     look.status.active = Some(look.active.len() as i32).filter(|n| *n > 0);
@@ -165,7 +166,7 @@ impl<'p> Look<'p> {
         holds(&self.status, SUCCESS_CRITERIA_MET) || holds(&self.status, FAILURE_TARGET)
     }
 
-    /// Uids whose pods have no finalizer any more become numbers.
+    /// Replaces uids whose pods have no finalizer any more by increments of the counters.
     fn settle_counted(&mut self, pods: &[Arc<Pod>]) {
         let tracked: BTreeSet<&str> = pods.iter().filter(|p| has_finalizer(p)).map(|p| p.uid()).collect();
         let uncounted = self.status.uncounted_terminated_pods.get_or_insert_default();
@@ -182,7 +183,7 @@ impl<'p> Look<'p> {
         add(&mut self.status.failed, failed);
     }
 
-    /// When the Job started, or went on after a suspension: its deadline counts from then.
+    /// Sets when the Job started or resumed after a suspension; its deadline counts from then.
     fn begin(&mut self) {
         let resumes = holds(&self.status, SUSPENDED) && !self.is_ending();
         if !self.suspended() && (self.status.start_time.is_none() || resumes) {
@@ -190,7 +191,7 @@ impl<'p> Look<'p> {
         }
     }
 
-    /// Shows whether a Job that is not over is suspended.
+    /// Sets the condition that shows whether an unfinished Job is suspended.
     fn suspend_or_resume(&mut self, plan: &mut Plan<'_>) {
         match (holds(&self.status, SUSPENDED), self.suspended()) {
             (false, true) => {
@@ -206,7 +207,7 @@ impl<'p> Look<'p> {
         }
     }
 
-    /// Whether a pod has failed: it says so, or it is being deleted before it had a chance to.
+    /// Reports whether a pod has failed: its phase is Failed, or it is deleted before it ended.
     fn has_failed(&self, pod: &Pod) -> bool {
         match phase(pod) {
             "Failed" => true,
@@ -215,8 +216,8 @@ impl<'p> Look<'p> {
         }
     }
 
-    /// Pods that are deleted without having failed: their finalizers go first.
-    fn let_go(&mut self, pods: &[&'p Pod]) {
+    /// Marks pods that are deleted without having failed: their finalizers are removed first.
+    fn release_uncounted(&mut self, pods: &[&'p Pod]) {
         for pod in pods.iter().filter(|p| has_finalizer(p)) {
             if !self.untrack.iter().any(|p| p.uid() == pod.uid()) {
                 self.untrack.push(pod);
@@ -224,7 +225,8 @@ impl<'p> Look<'p> {
         }
     }
 
-    /// Notes ended pods in the status and marks them for release. `all`: the Job is over, every pod has ended.
+    /// Records ended pods in the status and marks them for release. With `all`, the Job is over and every pod counts
+    /// as ended.
     fn count(&mut self, pods: &'p [Arc<Pod>], all: bool) {
         let tracked = || pods.iter().map(|p| &**p).filter(|p| has_finalizer(p));
         for pod in tracked().filter(|p| !all || p.metadata.deletion_timestamp.is_none()) {
@@ -249,19 +251,19 @@ impl<'p> Look<'p> {
         }
     }
 
-    /// Whether the status lists the pod already.
+    /// Reports whether the status lists the pod already.
     fn is_noted(&self, pod: &Pod) -> bool {
         let uncounted = self.status.uncounted_terminated_pods.as_ref();
         let lists = uncounted.into_iter().flat_map(|u| [&u.succeeded, &u.failed]);
         lists.flatten().flatten().any(|uid| uid == pod.uid())
     }
 
-    /// The completion index of a pod, if the Job still has it.
+    /// Returns the completion index of a pod, if the Job still has that index.
     fn valid_index(&self, pod: &Pod) -> Option<i32> {
         index(pod).filter(|n| self.completions.is_none_or(|c| *n < c))
     }
 
-    /// What a failed pod means to its index and to the Job.
+    /// Decides what a failed pod means for its index and for the Job.
     fn judge(&mut self, pod: &Pod) {
         if !self.has_failed(pod) || self.is_noted(pod) {
             return;
@@ -279,8 +281,8 @@ impl<'p> Look<'p> {
         }
     }
 
-    /// The last failed pods of indexes that will be tried again: they are kept until their successors are there, which
-    /// tell how often the index has failed.
+    /// Returns the last failed pods of indexes that will be retried. They are kept until their replacements exist,
+    /// which record how often the index has failed.
     fn held(&mut self, tracked: impl Iterator<Item = &'p Pod>) -> BTreeSet<String> {
         self.held_failures = 0;
         if !self.indexed || self.per_index().is_none() {
@@ -307,7 +309,7 @@ impl<'p> Look<'p> {
         last.into_values().map(|pod| pod.uid().to_owned()).collect()
     }
 
-    /// Notes one ended pod; gives whether it may be released.
+    /// Records one ended pod; returns whether it may be released.
     fn note(&mut self, pod: &'p Pod, all: bool) -> bool {
         let valid = self.valid_index(pod);
         let uncounted = self.status.uncounted_terminated_pods.get_or_insert_default();
@@ -355,7 +357,7 @@ impl<'p> Look<'p> {
         self.status.failed.unwrap_or(0) + self.uncounted(|u| &u.failed) + self.held_failures
     }
 
-    /// Whether the Job is to end now: the interim condition, its reason and message.
+    /// Decides whether the Job ends now: the interim condition type, its reason and message.
     fn verdict(&mut self) -> Option<(&'static str, String, String)> {
         let spec = spec(self.job)?.clone();
         let fail =
@@ -384,7 +386,7 @@ impl<'p> Look<'p> {
             return Some((SUCCESS_CRITERIA_MET, "SuccessPolicy".to_owned(), message));
         }
         let done = match self.completions {
-            // A work queue is empty once a pod has succeeded and the others have ended.
+            // A work queue is complete once one pod has succeeded and the others have ended.
             None => self.succeeded() > 0 && self.active.is_empty(),
             Some(completions) => self.succeeded() >= completions,
         };
@@ -392,7 +394,7 @@ impl<'p> Look<'p> {
         done.then(|| (SUCCESS_CRITERIA_MET, "CompletionsReached".to_owned(), text.to_owned()))
     }
 
-    /// With restartPolicy OnFailure the containers' restarts count as failures.
+    /// Reports whether container restarts, which count as failures with restartPolicy OnFailure, exceed the limit.
     fn restarts_exceed(&self, limit: i32) -> bool {
         let template = spec(self.job).and_then(|s| s.template.spec.as_ref());
         if template.and_then(|t| t.restart_policy.as_deref()) != Some("OnFailure") {
@@ -421,13 +423,13 @@ impl<'p> Look<'p> {
         Some(Duration::from_secs(u64::try_from(allowed).unwrap_or(0)).saturating_sub(passed))
     }
 
-    /// Creates what is missing and deletes what is too much.
+    /// Creates missing pods and deletes superfluous ones.
     fn manage(&mut self, plan: &mut Plan<'p>) {
         let deadline = self.deadline_in(spec(self.job).and_then(|s| s.active_deadline_seconds));
         plan.wake = deadline;
         if self.suspended() {
             plan.delete = self.active.clone();
-            self.let_go(&plan.delete);
+            self.release_uncounted(&plan.delete);
             return;
         }
         let busy = self.active.len() as i32;
@@ -441,11 +443,11 @@ impl<'p> Look<'p> {
         .max(0);
         let superfluous = self.superfluous(usize::try_from(busy - wanted).unwrap_or(0));
         if !superfluous.is_empty() {
-            self.let_go(&superfluous);
+            self.release_uncounted(&superfluous);
             plan.delete = superfluous;
             return;
         }
-        // What is ending still holds its place where only failed pods are replaced.
+        // A terminating pod keeps its slot if only failed pods are replaced.
         let held = if self.replaces_failed_only { self.terminating.len() as i32 } else { 0 };
         let missing = (wanted - busy - held).clamp(0, BURST as i32) as usize;
         if missing == 0 {
@@ -461,14 +463,14 @@ impl<'p> Look<'p> {
             if self.indexed { self.pending_indexes(missing, plan) } else { vec![Slot::Any; missing] };
     }
 
-    /// Active pods that are to go: of an indexed Job those whose index it does not have and all but one of each index,
-    /// and so many at least.
+    /// Returns at least `at_least` active pods to delete. Of an indexed Job, these include pods without a valid index
+    /// and all but one pod of each index.
     fn superfluous(&self, at_least: usize) -> Vec<&'p Pod> {
         let mut order = self.active.clone();
         active_order(&mut order);
         let (mut go, mut stay) = (Vec::new(), Vec::new());
         let mut taken = BTreeSet::new();
-        // The last in this order is the one that is worth most.
+        // The last pod in this order is the one to keep longest.
         for pod in order.into_iter().rev() {
             let keeps = !self.indexed || self.valid_index(pod).is_some_and(|n| taken.insert(n));
             if keeps { stay.push(pod) } else { go.push(pod) }
@@ -478,7 +480,7 @@ impl<'p> Look<'p> {
         go
     }
 
-    /// How long the next pod has to wait after failures in a row.
+    /// Returns how long the next pod has to wait after failures in a row.
     fn back_off(&self) -> Option<Duration> {
         let mut ended: Vec<(Timestamp, bool)> =
             self.ended().filter_map(|p| Some((finished_at(p)?, phase(p) == "Succeeded"))).collect();
@@ -496,17 +498,17 @@ impl<'p> Look<'p> {
     }
 
     fn ended(&self) -> impl Iterator<Item = &'p Pod> {
-        // Those that were let go have neither failed nor succeeded.
+        // Pods that were released uncounted have neither failed nor succeeded.
         let counts = |p: &&Pod| has_finalizer(p) || p.metadata.deletion_timestamp.is_none();
         let ended = |p: &&Pod| phase(p) == "Succeeded" || self.has_failed(p);
         self.pods.iter().map(|p| &**p).filter(counts).filter(ended)
     }
 
-    /// The lowest indexes that nobody works on.
+    /// Returns the lowest indexes that no pod works on.
     fn pending_indexes(&self, missing: usize, plan: &mut Plan<'_>) -> Vec<Slot> {
         let ending: &[&Pod] = if self.replaces_failed_only { &self.terminating } else { &[] };
         let busy: BTreeSet<i32> = self.active.iter().chain(ending).filter_map(|p| index(p)).collect();
-        // The newest failed pod of an index tells how often that has failed.
+        // The newest failed pod of an index records how often the index has failed.
         let mut history: BTreeMap<i32, &Pod> = BTreeMap::new();
         for pod in self.ended().filter(|p| phase(p) != "Succeeded") {
             let Some(n) = index(pod) else { continue };
@@ -542,7 +544,7 @@ impl<'p> Look<'p> {
         slots
     }
 
-    /// Complete or Failed, once all pods have ended and are counted.
+    /// Sets Complete or Failed once all pods have ended and are counted.
     fn finish(&mut self, plan: &mut Plan<'_>) {
         let all_ended = self.active.is_empty() && self.terminating.is_empty();
         let counted = self.uncounted(|u| &u.succeeded) + self.uncounted(|u| &u.failed) == 0;

@@ -15,12 +15,12 @@ pub const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 const INDEX_FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
 const INDEX_IGNORED_FAILURES: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
 const INDEX_ENV: &str = "JOB_COMPLETION_INDEX";
-/// Of names to which the server adds something.
+/// The longest prefix of generated names, to which the API server adds a suffix.
 const MAX_PREFIX: usize = 58;
-/// Longer host names than this are no labels.
+/// Longer host names are not valid labels.
 const MAX_NAME: usize = 63;
 
-/// The place that a new pod takes.
+/// The slot that a new pod takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slot {
     Any,
@@ -43,7 +43,7 @@ pub fn has_finalizer(pod: &Pod) -> bool {
     pod.metadata.finalizers.iter().flatten().any(|f| f == FINALIZER)
 }
 
-/// The strategic patch that takes the finalizer off.
+/// Returns the strategic patch that removes the finalizer.
 pub fn untrack_patch(pod: &Pod) -> Value {
     json!({"metadata": {"uid": pod.uid(), "$deleteFromPrimitiveList/finalizers": [FINALIZER]}})
 }
@@ -52,18 +52,19 @@ fn annotation(pod: &Pod, key: &str) -> Option<i32> {
     pod.metadata.annotations.as_ref()?.get(key)?.parse().ok()
 }
 
-/// The completion index that the pod works on.
+/// Returns the pod's completion index.
 pub fn index(pod: &Pod) -> Option<i32> {
     annotation(pod, INDEX).filter(|n| *n >= 0)
 }
 
-/// How often the pod's index had failed before it, counted and ignored by the failure policy.
+/// Returns how often the pod's index had failed before it: failures counted, and failures ignored by the failure
+/// policy.
 pub fn index_failures(pod: &Pod) -> (i32, i32) {
     (annotation(pod, INDEX_FAILURES).unwrap_or(0), annotation(pod, INDEX_IGNORED_FAILURES).unwrap_or(0))
 }
 
-/// When the last of the pod's containers ended, if all have; failing that, when the pod was no longer ready, was asked
-/// to go, or was created.
+/// Returns when the last of the pod's containers ended, if all have; otherwise when the pod stopped being ready, when
+/// its deletion was requested, or when it was created.
 pub fn finished_at(pod: &Pod) -> Option<Timestamp> {
     let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_ref());
     let ended = |status: &ContainerStatus| {
@@ -76,7 +77,7 @@ pub fn finished_at(pod: &Pod) -> Option<Timestamp> {
         ready.last_transition_time.as_ref().map(|t| t.0)
     };
     let meta = &pod.metadata;
-    // The timestamp is when the pod's grace ends.
+    // The deletionTimestamp is the end of the grace period.
     let asked = || {
         let grace = SignedDuration::from_secs(meta.deletion_grace_period_seconds.unwrap_or(0));
         meta.deletion_timestamp.as_ref()?.0.checked_sub(grace).ok()
@@ -85,7 +86,7 @@ pub fn finished_at(pod: &Pod) -> Option<Timestamp> {
     last.or_else(unready).or_else(asked).or_else(|| meta.creation_timestamp.as_ref().map(|t| t.0))
 }
 
-/// The pod for a slot.
+/// Makes the pod for a slot.
 pub fn new_pod(job: &Job, slot: Slot) -> Pod {
     let mut pod = pod_from(job, spec(job).map(|s| &s.template));
     let finalizers = pod.metadata.finalizers.get_or_insert_default();
@@ -103,7 +104,7 @@ pub fn new_pod(job: &Job, slot: Slot) -> Pod {
         }
     }
     pod.metadata.labels.get_or_insert_default().insert(INDEX.to_owned(), text.clone());
-    // So that what the server adds does not cut the index off.
+    // The prefix is cut so that the server's suffix does not cut off the index.
     let end = format!("-{text}-");
     let start: String = job.name().chars().take(MAX_PREFIX.saturating_sub(end.len())).collect();
     pod.metadata.generate_name = Some(start + &end);
@@ -112,13 +113,13 @@ pub fn new_pod(job: &Job, slot: Slot) -> Pod {
     if hostname.len() <= MAX_NAME {
         spec.hostname = Some(hostname);
     }
-    spec.containers.iter_mut().for_each(tell_index);
-    spec.init_containers.iter_mut().flatten().for_each(tell_index);
+    spec.containers.iter_mut().for_each(set_index_variable);
+    spec.init_containers.iter_mut().flatten().for_each(set_index_variable);
     pod
 }
 
-/// Gives a container its index as a variable, unless it sets that itself.
-fn tell_index(container: &mut Container) {
+/// Sets the index as an environment variable of a container, unless the container sets it itself.
+fn set_index_variable(container: &mut Container) {
     let env = container.env.get_or_insert_default();
     if env.iter().any(|e| e.name == INDEX_ENV) {
         return;

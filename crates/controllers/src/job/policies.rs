@@ -1,4 +1,4 @@
-//! Pod failure policy and success policy: which failures count, and when enough has been done.
+//! Pod failure policy and success policy: which failures count, and when the Job has succeeded.
 
 use k8s_openapi::api::batch::v1::{
     Job, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyOnPodConditionsPattern,
@@ -9,17 +9,17 @@ use knarr_api::kind::Kind;
 use super::indexes::Indexes;
 use super::pods::{phase, spec};
 
-/// What a failed pod means to its Job.
+/// What a failed pod means for its Job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     Counts,
     Ignored,
     FailsIndex,
-    /// With the reason, for people.
+    /// The Job fails, with this message.
     FailsJob(String),
 }
 
-/// The first rule that matches decides; without one the failure counts.
+/// Applies the first failure rule that matches; without one the failure counts.
 pub fn judge(job: &Job, pod: &Pod) -> Failure {
     let policy = spec(job).and_then(|s| s.pod_failure_policy.as_ref());
     let rules = policy.map(|p| p.rules.as_slice()).unwrap_or_default();
@@ -79,7 +79,7 @@ fn condition(patterns: &[PodFailurePolicyOnPodConditionsPattern], pod: &Pod) -> 
     Some(format!("Pod {}/{} has condition {}", pod.namespace(), pod.name(), found.type_))
 }
 
-/// Whether what has succeeded is enough by the success policy: the message that says so.
+/// Checks the success policy; returns the message if enough indexes have succeeded.
 pub fn success(job: &Job, succeeded: &Indexes) -> Option<String> {
     let spec = spec(job)?;
     let limit = spec.completions.unwrap_or(0);
@@ -126,8 +126,8 @@ mod tests {
                 .unwrap();
             judge(&job, &pod)
         };
-        let told = "Container main for pod n/p failed with exit code 42 matching FailJob rule at index 0";
-        assert_eq!(failed("main", 42, "Ready"), Failure::FailsJob(told.into()));
+        let message = "Container main for pod n/p failed with exit code 42 matching FailJob rule at index 0";
+        assert_eq!(failed("main", 42, "Ready"), Failure::FailsJob(message.into()));
         assert_eq!(failed("other", 42, "Ready"), Failure::Counts);
         assert_eq!(failed("other", 7, "Ready"), Failure::FailsIndex);
         assert_eq!(failed("main", 1, "DisruptionTarget"), Failure::Ignored);

@@ -1,4 +1,4 @@
-//! Jobs from start to end, against the API in memory.
+//! Jobs from start to end, against the in-memory API server.
 
 use k8s_openapi::api::batch::v1::JobStatus;
 use k8s_openapi::api::core::v1::{Event as ApiEvent, PodStatus};
@@ -34,7 +34,7 @@ impl Trial {
         Self { world, client }
     }
 
-    /// Live pods as `index phase`, in order.
+    /// Returns the live pods as `index phase`, sorted.
     fn pods(&self) -> Vec<String> {
         let describe = |p: &Pod| {
             let index = pods::index(p).map_or("-".to_owned(), |n| n.to_string());
@@ -45,7 +45,7 @@ impl Trial {
         all
     }
 
-    /// Lets the new pods of these indexes (or any) end so.
+    /// Ends new pods of this index (or any) with this phase.
     async fn end(&self, index: Option<i32>, phase: &str, count: usize) {
         let new = |p: &Pod| pods::phase(p).is_empty() && (index.is_none() || pods::index(p) == index);
         let chosen: Vec<Pod> =
@@ -62,7 +62,7 @@ impl Trial {
         self.client.get::<Job>("ns", "j").await.unwrap().status.unwrap_or_default()
     }
 
-    /// Types of true conditions with their reasons.
+    /// Returns the types of true conditions with their reasons.
     async fn conditions(&self) -> Vec<String> {
         let all = self.status().await.conditions.unwrap_or_default();
         let held = all.iter().filter(|c| c.status == "True");
@@ -85,7 +85,7 @@ async fn so_many_at_a_time_until_so_many_have_succeeded() {
         trial.conditions().await,
         ["SuccessCriteriaMet CompletionsReached", "Complete CompletionsReached"]
     );
-    assert!(trial.world.api.all::<Pod>().iter().all(|p| !has_finalizer(p)), "all are let go");
+    assert!(trial.world.api.all::<Pod>().iter().all(|p| !has_finalizer(p)), "all finalizers are removed");
     assert!(trial.world.events().contains(&"j Completed Job completed".to_owned()));
 }
 
@@ -112,8 +112,8 @@ async fn failures_back_off_and_end_the_job() {
         trial.conditions().await,
         ["FailureTarget BackoffLimitExceeded", "Failed BackoffLimitExceeded"]
     );
-    let told = "j BackoffLimitExceeded Job has reached the specified backoff limit";
-    assert!(trial.world.events().contains(&told.to_owned()));
+    let event = "j BackoffLimitExceeded Job has reached the specified backoff limit";
+    assert!(trial.world.events().contains(&event.to_owned()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -165,7 +165,7 @@ async fn a_suspended_job_has_no_pods_and_a_late_one_ends() {
     assert_eq!(trial.status().await.failed, Some(1));
 }
 
-/// A running Job with `backoffLimit` 0 whose pods are taken away while it is well.
+/// Runs a Job with `backoffLimit` 0 whose pods are deleted while they run.
 #[tokio::test(start_paused = true)]
 async fn pods_that_are_taken_away_have_not_failed() {
     let trial = Trial::new(json!({"backoffLimit": 0, "parallelism": 3, "completions": 9})).await;
@@ -195,7 +195,7 @@ async fn what_the_end_of_a_job_takes_away() {
     let trial = Trial::new(indexed(json!({"successPolicy": policy}))).await;
     trial.end(Some(0), "Succeeded", 1).await;
     trial.world.pass(1.0).await;
-    assert_eq!(trial.status().await.failed, None, "what was not needed has not failed");
+    assert_eq!(trial.status().await.failed, None, "superfluous pods have not failed");
     assert_eq!(trial.pods(), ["0 Succeeded"]);
 
     let limits = json!({"backoffLimit": i32::MAX, "backoffLimitPerIndex": 0, "maxFailedIndexes": 0});
@@ -270,7 +270,7 @@ async fn an_index_remembers_its_failures_when_its_pods_are_taken_away() {
     }
     let status = trial.status().await;
     assert_eq!((status.failed, status.failed_indexes.as_deref()), (Some(2), Some("0")));
-    assert_eq!(trial.pods(), [""; 0], "all are let go in the end");
+    assert_eq!(trial.pods(), [""; 0], "all finalizers are removed in the end");
 }
 
 #[tokio::test(start_paused = true)]
@@ -293,7 +293,7 @@ async fn an_adopted_pod_counts_and_a_finished_job_adopts_none() {
     assert_eq!(
         (status.succeeded, status.completion_time.is_some()),
         (Some(1), true),
-        "and no other was made"
+        "no other pod was created"
     );
     orphan("later").await;
     trial.world.pass(1.0).await;

@@ -1,4 +1,5 @@
-//! How long a node has been silent, by our own clock: the times that a node writes are compared only with each other.
+//! How long a node has gone without a heartbeat, by the controller's own clock: times that the node writes are only
+//! compared with each other.
 
 use std::time::Duration;
 
@@ -10,29 +11,29 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::settings::NodeSettings;
 use crate::support::nodes::condition;
 
-/// The conditions that only the kubelet knows about.
+/// The conditions that only the kubelet reports.
 const KUBELET_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
-/// The last sign of life of one node.
+/// The last heartbeat of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// Whether the node has ever reported; `None` before the first look.
+    /// Whether the node has ever reported; `None` before the first observation.
     reported: Option<bool>,
     heartbeat: Option<Timestamp>,
     renewed: Option<Timestamp>,
-    /// The monotonic time of the last sign.
+    /// The monotonic time of the last heartbeat.
     seen: Duration,
-    /// How long the node was silent before `seen` already.
+    /// How long the node had been silent at `seen` already.
     before: Duration,
 }
 
 impl Health {
-    /// Of a node never looked at.
+    /// The state of a node that has not been observed yet.
     pub fn new(monotonic: Duration) -> Self {
         Self { reported: None, heartbeat: None, renewed: None, seen: monotonic, before: Duration::ZERO }
     }
 
-    /// Takes note of the node's state.
+    /// Observes the node's status.
     pub fn observe(&mut self, node: &Node, now: Timestamp, monotonic: Duration) {
         let ready = condition(node, "Ready");
         let heartbeat = ready.and_then(|c| c.last_heartbeat_time.as_ref()).map(|t| t.0);
@@ -47,7 +48,7 @@ impl Health {
         }
     }
 
-    /// Takes note of the node's lease; whether it has been renewed since the last look.
+    /// Observes the node's lease; returns whether it was renewed since the last observation.
     pub fn observe_lease(&mut self, lease: &Lease, monotonic: Duration) -> bool {
         let renewed = renew_time(lease);
         if renewed.is_none() || renewed <= self.renewed {
@@ -58,13 +59,13 @@ impl Health {
         true
     }
 
-    /// Starts the count anew.
+    /// Counts as a heartbeat: restarts the grace period.
     pub fn sign(&mut self, monotonic: Duration) {
         self.seen = monotonic;
         self.before = Duration::ZERO;
     }
 
-    /// How long the node may still be silent; `None` if it has been for too long.
+    /// Returns how much of the grace period is left; `None` if it has expired.
     pub fn time_left(&self, monotonic: Duration, settings: &NodeSettings) -> Option<Duration> {
         let reported = self.reported == Some(true);
         let grace = if reported { settings.monitor_grace } else { settings.startup_grace };
@@ -77,12 +78,12 @@ pub fn renew_time(lease: &Lease) -> Option<Timestamp> {
     lease.spec.as_ref()?.renew_time.as_ref().map(|t| t.0)
 }
 
-/// The conditions to write for a silent node, all Unknown; empty if its readiness is Unknown already.
+/// Returns the conditions to write for a silent node, all Unknown; none if its readiness is Unknown already.
 pub fn unknown_conditions(node: &Node, now: Timestamp) -> Vec<NodeCondition> {
     if condition(node, "Ready").is_some_and(|c| c.status == "Unknown") {
         return Vec::new();
     }
-    // Known ones in the node's own order, which the patch keeps.
+    // Conditions the node lists keep its order, which the patch preserves.
     let mut types = KUBELET_CONDITIONS;
     let listed = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     types.sort_by_key(|type_| listed.iter().position(|c| c.type_ == *type_).unwrap_or(listed.len()));
@@ -123,12 +124,12 @@ mod tests {
     #[test]
     fn signs_of_life_restart_the_count() {
         let mut health = Health::new(secs(100));
-        // The node's own times are years off: only their change counts.
+        // The node's own times are years off: only their changes count.
         health.observe(&node("n", Some("True"), 5), at(0), secs(100));
         assert_eq!(left(&health, 149), Some(secs(1)));
         assert_eq!(left(&health, 150), None);
         health.observe(&node("n", Some("True"), 5), at(0), secs(140));
-        assert_eq!(left(&health, 150), None, "the same heartbeat is no news");
+        assert_eq!(left(&health, 150), None, "the same heartbeat does not count again");
         health.observe(&node("n", Some("True"), 6), at(0), secs(140));
         assert_eq!(left(&health, 150), Some(secs(40)));
         assert!(health.observe_lease(&lease("n", 9), secs(160)));
@@ -162,7 +163,7 @@ mod tests {
                 ("PIDPressure", "NodeStatusNeverUpdated"),
             ]
         );
-        assert_eq!(conditions[0].last_heartbeat_time, Some(Time(at(5))), "the kubelet's own time stays");
+        assert_eq!(conditions[0].last_heartbeat_time, Some(Time(at(5))), "the kubelet's own time is kept");
         assert_eq!(conditions[0].last_transition_time, Some(Time(at(7))));
         assert!(unknown_conditions(&node("n", Some("Unknown"), 5), at(7)).is_empty());
         let mut reporting = node("n", Some("True"), 5);

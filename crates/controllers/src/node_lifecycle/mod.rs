@@ -1,4 +1,4 @@
-//! Node lifecycle: notices nodes that have fallen silent, and taints nodes as their conditions say.
+//! Node lifecycle: detects nodes without heartbeats, and sets taints according to the nodes' conditions.
 
 mod health;
 mod taints;
@@ -31,10 +31,10 @@ pub const DESCRIPTOR: Descriptor =
 
 const LEASES: &str = "kube-node-lease";
 const WORKERS: usize = 8;
-/// Status writes under way at once for one node.
+/// How many status writes run concurrently for one node.
 const BATCH: usize = 16;
 
-/// What is remembered between two looks at a node.
+/// The state kept between two reconciliations of the nodes.
 #[derive(Default)]
 struct Memory {
     healths: HashMap<String, Health>,
@@ -73,7 +73,7 @@ async fn run(cx: Arc<Context>) {
     nodes.add_handler(move |event| node_changed(&on_node, &seen, &events, event));
     let (seen, clock) = (Arc::clone(&memory), Arc::clone(&cx.clock));
     leases.add_handler(move |event| {
-        // A renewed lease only resets the count: whoever waits for its end looks here again.
+        // A renewed lease only restarts the grace period: the queue checks the node again when that ends.
         if let Event::Updated { new, .. } = event
             && let Some(health) = lock(&seen).healths.get_mut(new.name())
         {
@@ -126,7 +126,7 @@ fn node_changed(
 ) {
     let node = event.object();
     let name = node.name();
-    let tell = |reason, what: String| {
+    let emit = |reason, what: String| {
         events.event_about(about(node), EventType::Normal, reason, format!("Node {name} event: {what}"));
     };
     let mut memory = lock(memory);
@@ -134,11 +134,11 @@ fn node_changed(
         Event::Deleted(_) => {
             memory.healths.remove(name);
             memory.zones.forget(name);
-            tell("RemovingNode", format!("Removing Node {name} from Controller"));
+            emit("RemovingNode", format!("Removing Node {name} from Controller"));
         }
         Event::Added(_) => {
             memory.zones.observe(name, node);
-            tell("RegisteredNode", format!("Registered Node {name} in Controller"));
+            emit("RegisteredNode", format!("Registered Node {name} in Controller"));
         }
         Event::Updated { .. } => memory.zones.observe(name, node),
     }
@@ -146,7 +146,7 @@ fn node_changed(
     queue.add(name.to_owned());
 }
 
-/// Events name a node without its version.
+/// Returns a reference without resourceVersion, as upstream's events have it.
 fn about(node: &Node) -> ObjectReference {
     ObjectReference { resource_version: None, ..reference(node) }
 }
@@ -156,7 +156,7 @@ impl Controller {
         self.look_at_zones();
         let Some(node) = self.nodes.get("", name) else { return Ok(()) };
         if self.is_silent(&node).await? && self.mark_unknown(&node).await? {
-            // The change comes back as an event, and with it the taints.
+            // The status change arrives as an event, which requeues the node for its taints.
             return Ok(());
         }
         self.taint(&node).await?;
@@ -166,7 +166,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Reacts to zones that fail or come back.
+    /// Reacts to zones that become disrupted or recover.
     fn look_at_zones(&self) {
         let monotonic = self.cx.clock.monotonic();
         let mut memory = lock(&self.memory);
@@ -174,9 +174,9 @@ impl Controller {
         match change {
             Change::Nothing => return,
             Change::Pace => {}
-            Change::Halted => tracing::info!("no node is ready: evictions stop"),
+            Change::Halted => tracing::info!("no node is ready: evictions are halted"),
             Change::Resumed => {
-                tracing::info!("some nodes are ready again: evictions go on");
+                tracing::info!("some nodes are ready again: evictions resume");
                 memory.healths.values_mut().for_each(|h| h.sign(monotonic));
             }
         }
@@ -184,7 +184,8 @@ impl Controller {
         self.nodes.list().iter().for_each(|n| self.queue.add(n.name().to_owned()));
     }
 
-    /// Whether the node has not been heard of for too long; otherwise it is looked at again when that may be so.
+    /// Reports whether the grace period of the node's heartbeat has expired; otherwise requeues the node for when it
+    /// may.
     async fn is_silent(&self, node: &Node) -> Result<bool> {
         let clock = &self.cx.clock;
         let name = node.name();
@@ -205,7 +206,7 @@ impl Controller {
         if is_unknown(node) {
             return Ok(true);
         }
-        // It may be our informer that is behind, and not the node.
+        // The informer may lag behind rather than the node, so the lease is read from the API server.
         match self.cx.client.get::<Lease>(LEASES, name).await {
             Ok(lease) => {
                 let monotonic = clock.monotonic();
@@ -223,13 +224,13 @@ impl Controller {
         }
     }
 
-    /// Makes the node's conditions Unknown; whether anything was written.
+    /// Sets the node's conditions to Unknown; returns whether anything was written.
     async fn mark_unknown(&self, node: &Node) -> Result<bool> {
         let conditions = unknown_conditions(node, self.cx.clock.now());
         if conditions.is_empty() {
             return Ok(false);
         }
-        // The version makes sure that this does not undo what the kubelet writes meanwhile.
+        // With the resourceVersion, the patch cannot undo what the kubelet writes meanwhile.
         let patch = Patch::Strategic(json!({
             "metadata": {"resourceVersion": node.metadata.resource_version},
             "status": {"conditions": conditions},
@@ -264,7 +265,7 @@ impl Controller {
         }
     }
 
-    /// The NoExecute taint that the node may have now.
+    /// Returns the NoExecute taint that the node may have now, given the pace of its zone.
     fn no_execute(&self, node: &Node) -> NoExecute {
         let wanted = NoExecute::wanted(node);
         let mut memory = lock(&self.memory);
@@ -287,7 +288,7 @@ impl Controller {
         }
     }
 
-    /// Services should not send anything to pods of which nobody knows how they are.
+    /// Sets the node's pods to not ready, so that Services stop sending traffic to pods in an unknown state.
     async fn mark_pods_not_ready(&self, node: &Node) -> Result<()> {
         let mut pods = pods_on(&self.pods, node.name());
         pods.retain(|p| pod_state::is_ready(p));

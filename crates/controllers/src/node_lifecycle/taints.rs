@@ -1,4 +1,4 @@
-//! The taints and labels that a node's state calls for.
+//! The taints and labels that a node's state requires.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 const NO_SCHEDULE: &str = "NoSchedule";
 const NO_EXECUTE: &str = "NoExecute";
 
-/// Condition, status, and the key of the taint that stands for it.
+/// A condition type, a status, and the key of the corresponding taint.
 const BY_CONDITION: [(&str, &str, &str); 6] = [
     ("Ready", "False", NOT_READY),
     ("Ready", "Unknown", UNREACHABLE),
@@ -24,22 +24,22 @@ const BY_CONDITION: [(&str, &str, &str); 6] = [
     ("NetworkUnavailable", "True", "node.kubernetes.io/network-unavailable"),
 ];
 
-/// Old names of labels that follow the new ones: the new key, then the old.
+/// Deprecated labels that mirror current ones: the current key, then the deprecated one.
 const MIRRORED_LABELS: [(&str, &str); 2] =
     [("kubernetes.io/os", "beta.kubernetes.io/os"), ("kubernetes.io/arch", "beta.kubernetes.io/arch")];
 
-/// Which of the two NoExecute taints of readiness the node is to carry.
+/// Which of the two NoExecute taints for readiness the node should have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoExecute {
     Neither,
     NotReady,
     Unreachable,
-    /// Whatever it carries now: the node has never reported.
+    /// The node has never reported: its taints are kept as they are.
     Unchanged,
 }
 
 impl NoExecute {
-    /// What the node's readiness asks for.
+    /// Returns the taint that the node's readiness requires.
     pub fn wanted(node: &Node) -> Self {
         match condition(node, "Ready").map(|c| c.status.as_str()) {
             None => Self::Unchanged,
@@ -49,7 +49,7 @@ impl NoExecute {
         }
     }
 
-    /// Whether this evicts pods from a node that kept them so far.
+    /// Reports whether this starts evictions from a node that had no such taint so far.
     pub fn is_new(self, node: &Node) -> bool {
         matches!(self, Self::NotReady | Self::Unreachable) && !taints(node).iter().any(is_of_readiness)
     }
@@ -67,7 +67,7 @@ fn is_of_readiness(taint: &Taint) -> bool {
     taint.effect == NO_EXECUTE && matches!(taint.key.as_str(), NOT_READY | UNREACHABLE)
 }
 
-/// Whether this controller owns the taint.
+/// Reports whether this controller manages the taint.
 fn is_managed(taint: &Taint, no_execute: NoExecute) -> bool {
     match taint.effect.as_str() {
         NO_SCHEDULE => taint.key == UNSCHEDULABLE || BY_CONDITION.iter().any(|(_, _, key)| taint.key == *key),
@@ -76,7 +76,7 @@ fn is_managed(taint: &Taint, no_execute: NoExecute) -> bool {
     }
 }
 
-/// All taints that the node should have; `None` if it has them.
+/// Returns all taints that the node should have; `None` if it has them already.
 pub fn next_taints(node: &Node, no_execute: NoExecute, now: Timestamp) -> Option<Vec<Taint>> {
     let holds = |type_: &str, status: &str| condition(node, type_).is_some_and(|c| c.status == status);
     let conditions = BY_CONDITION.iter().filter(|(type_, status, _)| holds(type_, status));
@@ -99,7 +99,7 @@ pub fn next_taints(node: &Node, no_execute: NoExecute, now: Timestamp) -> Option
     (next != current).then_some(next)
 }
 
-/// The labels to add or correct.
+/// Returns the labels to add or correct.
 pub fn next_labels(node: &Node) -> BTreeMap<&'static str, String> {
     let Some(labels) = &node.metadata.labels else { return BTreeMap::new() };
     let mirrored = MIRRORED_LABELS.iter().filter_map(|(new, old)| {

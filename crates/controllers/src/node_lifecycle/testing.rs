@@ -15,7 +15,7 @@ pub fn with_condition(mut node: Node, type_: &str, status: &str) -> Node {
     node
 }
 
-/// A node whose Ready condition, if any, has this status and this heartbeat.
+/// Makes a node whose Ready condition, if any, has this status and this heartbeat.
 pub fn node(name: &str, ready: Option<&str>, heartbeat: i64) -> Node {
     let mut node = Node::default();
     node.metadata.name = Some(name.into());

@@ -1,4 +1,4 @@
-//! Tests of node lifecycle against an API server in memory.
+//! Tests of node lifecycle against an in-memory API server.
 
 use k8s_openapi::api::core::v1::{Event as ApiEvent, PodCondition, PodSpec, PodStatus};
 
@@ -17,7 +17,7 @@ fn world(nodes: &[&str]) -> World {
     world
 }
 
-/// Lets time go by while these nodes renew their leases every 10 s.
+/// Advances time while these nodes renew their leases every 10 s.
 async fn renew(world: &World, seconds: i64, nodes: &[&str], from: i64) {
     for i in 0..seconds / 10 {
         world.pass(10.0).await;
@@ -89,7 +89,7 @@ async fn a_node_alone_keeps_its_pods() {
 async fn taints_spread_slowly() {
     let world = world(&["a", "b", "c", "loud"]);
     renew(&world, 40, &["a", "b", "c", "loud"], 0).await;
-    // Two of four: still a normal zone, one node every 10 s.
+    // Two of four nodes are silent: the zone still counts as normal, so one node is tainted every 10 s.
     renew(&world, 60, &["c", "loud"], 40).await;
     let evicting = || ["a", "b"].iter().filter(|n| status(&world, n).1.len() == 2).count();
     let early = evicting();

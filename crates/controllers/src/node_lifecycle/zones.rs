@@ -1,5 +1,5 @@
-//! How fast NoExecute taints may spread: slower in a zone in which many nodes fail, not at all when every zone fails,
-//! for then it is more likely that this end of the network is broken.
+//! How fast NoExecute taints are added: slower in a zone in which many nodes fail, and not at all when every zone
+//! fails, because then the network of the control plane is more likely to be broken.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl Count {
         }
     }
 
-    /// Time between two taints; `None` for not now.
+    /// Returns the time between two taints; `None` if no node may be tainted.
     fn pace(self, settings: &NodeSettings) -> Option<Duration> {
         let is_large = self.ready + self.not_ready > settings.large_cluster_size;
         let per_second = match self.state(settings) {
@@ -44,29 +44,29 @@ impl Count {
             State::Partial if is_large => settings.secondary_eviction_rate,
             State::Partial => 0.0,
         };
-        // A rate of nothing, or one so low that it is as good as that, has no pace.
+        // A rate of zero, or one so low that its reciprocal overflows, means no tainting.
         Duration::try_from_secs_f64(per_second.recip()).ok()
     }
 }
 
-/// May a node be tainted?
+/// Whether a node may be tainted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permit {
     Granted,
     After(Duration),
-    /// Not before the zones' state changes.
+    /// Not until the zones' state changes.
     Held,
 }
 
-/// What a look at all nodes showed.
+/// What changed in the zones since the last refresh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     Nothing,
-    /// Some zone may be tainted at another pace: nodes that wait have to ask again.
+    /// The pace of some zone changed: nodes that wait must ask again.
     Pace,
-    /// Every zone has failed: no node keeps its taint.
+    /// Every zone is fully disrupted: NoExecute taints are removed from all nodes.
     Halted,
-    /// Some node is back: every node's silence is counted anew.
+    /// Some node is ready again: every node's grace period restarts.
     Resumed,
 }
 
@@ -75,13 +75,13 @@ pub enum Change {
 pub struct Zones {
     nodes: BTreeMap<String, (String, bool)>,
     counts: BTreeMap<String, Count>,
-    /// As of the last [`Zones::refresh`].
+    /// The states at the last [`Zones::refresh`].
     states: BTreeMap<String, State>,
     halted: bool,
     last_taint: BTreeMap<String, Duration>,
 }
 
-/// Region and zone of a node, in one word.
+/// Returns region and zone of a node as one key.
 pub fn zone_of(node: &Node) -> String {
     let labels = node.metadata.labels.as_ref();
     let label = |keys: [&str; 2]| keys.iter().find_map(|k| labels?.get(*k)).map_or("", String::as_str);
@@ -112,7 +112,7 @@ impl Zones {
         }
     }
 
-    /// Compares with the last look.
+    /// Computes the zones' states and compares them with the last ones.
     pub fn refresh(&mut self, settings: &NodeSettings) -> Change {
         let states: BTreeMap<String, State> =
             self.counts.iter().map(|(zone, count)| (zone.clone(), count.state(settings))).collect();
@@ -128,7 +128,7 @@ impl Zones {
         }
     }
 
-    /// Tells how the zones are, as metrics.
+    /// Records the zones' sizes and health in the metrics.
     pub fn measure(&self) {
         let families = [Metric::ZoneSize, Metric::ZoneUnhealthy, Metric::ZoneHealth];
         families.into_iter().for_each(metrics::clear);
@@ -145,7 +145,7 @@ impl Zones {
         self.halted
     }
 
-    /// Asks to taint one more node of the zone.
+    /// Requests permission to taint one more node of the zone.
     pub fn ask(&mut self, zone: &str, monotonic: Duration, settings: &NodeSettings) -> Permit {
         let count = self.counts.get(zone).copied().unwrap_or_default();
         let Some(pace) = count.pace(settings).filter(|_| !self.halted) else { return Permit::Held };
@@ -219,7 +219,7 @@ mod tests {
         all.forget("n1");
         all.forget("n0");
         assert_eq!(all.refresh(&NodeSettings::default()), Change::Pace);
-        assert!(!all.is_halted(), "no node, no failure");
+        assert!(!all.is_halted(), "a cluster without nodes is not halted");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Which resources the API server serves, for controllers that work on all of them.
+//! Discovery of the resources that the API server serves, for controllers that work on all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,12 +11,12 @@ use serde::Deserialize;
 
 const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
 
-/// A served resource and what can be done with it.
+/// A served resource and the verbs it supports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Served {
     pub resource: ResourceType,
     verbs: BTreeSet<String>,
-    /// Whether this is the version of its group that clients should use.
+    /// Whether this is the version to use of the resource.
     preferred: bool,
 }
 
@@ -26,18 +26,19 @@ impl Served {
     }
 }
 
-/// What discovery found.
+/// The result of discovery.
 #[derive(Debug, Clone, Default)]
 pub struct Discovery {
     served: Vec<Served>,
-    /// Group versions that could not be read, with the reason.
+    /// Group versions whose resources could not be read, with the error.
     failed: BTreeMap<String, String>,
-    /// Group versions that are none.
+    /// The error about a group version that does not parse.
     malformed: Option<String>,
 }
 
 impl Discovery {
-    /// Asks the API server. A group version that cannot be read (an aggregated API that is down) is noted and left out.
+    /// Reads discovery from the API server. A group version that cannot be read (an aggregated API that is down) is
+    /// recorded as failed.
     pub async fn fetch(client: &Client) -> Result<Self> {
         let (core, groups) = (ask(client, "/api").await?, ask(client, "/apis").await?);
         let mut found = Self::default();
@@ -55,7 +56,7 @@ impl Discovery {
         Ok(found)
     }
 
-    /// Takes in a group that the server described with all its resources.
+    /// Adds a group from an aggregated discovery document.
     fn add_group(&mut self, group: &GroupDiscovery) {
         let name = group.metadata.name.as_str();
         let mut preferred = true;
@@ -73,12 +74,12 @@ impl Discovery {
                 Some(Entry { name, kind, namespaced: r.scope == "Namespaced", verbs })
             });
             self.add(&group_version, &ResourceList { resources: resources.collect() }, preferred);
-            // The first that can be read.
+            // Only the first readable version is preferred.
             preferred = false;
         }
     }
 
-    /// Asks for each group version, of a server that does not describe all at once.
+    /// Reads each group version separately, from a server without aggregated discovery.
     async fn read_all(&mut self, client: &Client, groups: &GroupList) {
         self.read(client, "v1", true).await;
         for group in &groups.groups {
@@ -108,7 +109,7 @@ impl Discovery {
         for entry in list.resources.iter().filter(|r| !r.name.contains('/')) {
             let names = [group, version, &entry.kind, &entry.name].map(intern::name);
             let [Some(group), Some(version), Some(kind), Some(plural)] = names else {
-                tracing::warn!(resource = entry.name, "left out: too many resources");
+                tracing::warn!(resource = entry.name, "the resource is ignored: too many distinct names");
                 continue;
             };
             let resource = ResourceType { group, version, kind, plural, namespaced: entry.namespaced };
@@ -117,7 +118,8 @@ impl Discovery {
         }
     }
 
-    /// A resource that the preferred version lacks is used in the first version that has it.
+    /// Marks the first version that serves a resource as preferred if the group's preferred version does not serve
+    /// it.
     fn prefer_the_only_ones(&mut self) {
         let mut covered: BTreeSet<(&str, &str)> = self
             .served
@@ -132,7 +134,7 @@ impl Discovery {
         }
     }
 
-    /// The resource of a kind: in that version, or in the one that the group prefers.
+    /// Returns the resource of a kind in that version, or else in the group's preferred version.
     pub fn of_kind(&self, version: &str, kind: &str) -> Option<&ResourceType> {
         let group = version.rsplit_once('/').map_or("", |(group, _)| group);
         self.find(version, kind).or_else(|| {
@@ -141,24 +143,24 @@ impl Discovery {
         })
     }
 
-    /// Each resource once, in its preferred version.
+    /// Returns each resource once, in its preferred version.
     pub fn preferred(&self) -> impl Iterator<Item = &Served> {
         self.served.iter().filter(|s| s.preferred)
     }
 
-    /// The resource that holds objects of this kind.
+    /// Returns the resource that serves objects of this kind and version.
     pub fn find(&self, api_version: &str, kind: &str) -> Option<&ResourceType> {
         let (group, version) = split(api_version)?;
         let mut all = self.served.iter().map(|s| &s.resource);
         all.find(|r| (r.group, r.version, r.kind) == (group, version, kind))
     }
 
-    /// Whether nothing is known of the resource now because its group version could not be read.
+    /// Reports whether the resource's group version could not be read, so that it may or may not exist.
     pub fn is_unknown(&self, resource: &ResourceType) -> bool {
         self.failed.contains_key(&resource.api_version())
     }
 
-    /// What went wrong, in upstream's words.
+    /// Returns upstream's error text about the group versions that could not be read.
     pub fn failure(&self) -> Option<String> {
         if self.failed.is_empty() {
             return None;
@@ -182,7 +184,7 @@ fn split(group_version: &str) -> Option<(&str, &str)> {
     (!version.contains('/')).then_some((group, version))
 }
 
-/// All at once where the server can, otherwise what it lists.
+/// Reads aggregated discovery where the server supports it, otherwise the list of groups.
 async fn ask(client: &Client, path: &str) -> Result<Answer> {
     let body = client.get_as(path.to_owned(), ACCEPT).await?;
     serde_json::from_slice(&body).map_err(|e| Error::Protocol(format!("{path}: {e}")))
@@ -193,7 +195,7 @@ async fn get<T: for<'de> Deserialize<'de>>(client: &Client, path: &str) -> Resul
     serde_json::from_slice(&body).map_err(|e| Error::Protocol(format!("{path}: {e}")))
 }
 
-/// A document with `items` describes all groups with their resources.
+/// An answer to discovery: a document with `items` is aggregated discovery, with all resources of the groups.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Answer {
@@ -319,7 +321,7 @@ mod tests {
             {"version": "v1", "freshness": "Current", "resources": [
                 {"resource": "as", "responseKind": {"kind": "A"}, "scope": "Namespaced", "verbs": ["list"]},
                 {"resource": "unnamed", "verbs": ["list"]}]}]}]}"#;
-        let Answer::Whole(list) = serde_json::from_str(text).unwrap() else { panic!("described whole") };
+        let Answer::Whole(list) = serde_json::from_str(text).unwrap() else { panic!("not aggregated") };
         let mut found = Discovery::default();
         list.items.iter().for_each(|group| found.add_group(group));
         let preferred: Vec<_> = found.preferred().map(|s| s.resource).collect();

@@ -1,4 +1,4 @@
-//! What several controllers use: questions about objects, ownership, pods made and deleted, history.
+//! What several controllers share: predicates on objects, ownership, creation and deletion of pods, revision history.
 
 pub mod discovery;
 pub mod nodes;

@@ -1,4 +1,4 @@
-//! What controllers ask about a node: its conditions, and the pods bound to it.
+//! Helpers about nodes: their conditions, and the pods bound to them.
 
 use std::sync::Arc;
 
@@ -20,12 +20,12 @@ pub fn taints(node: &Node) -> &[Taint] {
     node.spec.as_ref().and_then(|s| s.taints.as_deref()).unwrap_or_default()
 }
 
-/// The node that the pod is bound to.
+/// Returns the node that the pod is bound to.
 pub fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref().filter(|n| !n.is_empty())
 }
 
-/// Makes [`pods_on`] work for this informer.
+/// Adds the index that [`pods_on`] needs to this informer.
 pub fn index_pods(pods: &Informer<Pod>) {
     pods.add_index(BY_NODE, |pod| node_of(pod).map(str::to_owned).into_iter().collect());
 }

@@ -1,15 +1,15 @@
-//! Ownership: who controls an object, and what a controller may adopt or has to release.
+//! Ownership: which controller manages an object, and which objects a controller may adopt or must release.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use knarr_api::kind::Kind;
 use knarr_client::{Client, Error, Result};
 
-/// The owner that manages the object, if there is one.
+/// Returns the owner reference of the managing controller, if there is one.
 pub fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.iter().flatten().find(|o| o.controller == Some(true))
 }
 
-/// A reference that makes `owner` the managing owner and holds back its foreground deletion.
+/// Returns a reference that makes `owner` the managing controller and blocks its foreground deletion.
 pub fn controller_reference<K: Kind>(owner: &K) -> OwnerReference {
     OwnerReference {
         api_version: K::RESOURCE.api_version(),
@@ -21,19 +21,19 @@ pub fn controller_reference<K: Kind>(owner: &K) -> OwnerReference {
     }
 }
 
-/// What to do about an object that a controller's selector may cover.
+/// What to do with an object that a controller's selector may match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
-    /// It is ours already.
+    /// The owner controls the object already.
     Keep,
-    /// Nobody's, and the selector matches: set the owner reference.
+    /// The object has no controller and the selector matches: set the owner reference.
     Adopt,
-    /// Ours, but the selector no longer matches: drop the owner reference.
+    /// The owner controls the object, but the selector no longer matches: remove the owner reference.
     Release,
     Ignore,
 }
 
-/// Decides on one object. A controller that is being deleted adopts and releases nothing.
+/// Decides about one object. A controller that is being deleted adopts and releases nothing.
 pub fn claim<K: Kind>(owner: &K, object: &ObjectMeta, matches: bool) -> Claim {
     let owner_deleting = owner.meta().deletion_timestamp.is_some();
     match controller_of(object) {
@@ -46,8 +46,8 @@ pub fn claim<K: Kind>(owner: &K, object: &ObjectMeta, matches: bool) -> Claim {
     }
 }
 
-/// Fails unless the owner, which the informer may show as it was, still exists and stays: what it would adopt somebody
-/// else may be letting go, and what it would create the garbage collector would delete.
+/// Fails unless the owner still exists and is not being deleted, by a read past the informer. Otherwise it could
+/// adopt what another owner is releasing, and the garbage collector would delete what it creates.
 pub async fn still_owns<K: Kind>(client: &Client, owner: &K) -> Result<()> {
     let live = client.get::<K>(owner.namespace(), owner.name()).await?;
     if live.uid() != owner.uid() {
@@ -59,12 +59,12 @@ pub async fn still_owns<K: Kind>(client: &Client, owner: &K) -> Result<()> {
     }
 }
 
-/// The patch that makes `owner` the managing owner of the object with this uid.
+/// Returns the patch that makes `owner` the managing controller of the object with this uid.
 pub fn adopt_patch<K: Kind>(owner: &K, uid: &str) -> serde_json::Value {
     serde_json::json!({"metadata": {"ownerReferences": [controller_reference(owner)], "uid": uid}})
 }
 
-/// The patch that takes the owner with uid `owner` off the object with uid `uid`.
+/// Returns the patch that removes the owner with uid `owner` from the object with uid `uid`.
 pub fn release_patch(owner: &str, uid: &str) -> serde_json::Value {
     serde_json::json!({"metadata": {"ownerReferences": [{"$patch": "delete", "uid": owner}], "uid": uid}})
 }
@@ -87,7 +87,7 @@ mod tests {
             owner_references: uid.map(|uid| vec![controller_reference(&owner(uid, false))]),
             ..ObjectMeta::default()
         };
-        // who manages it, does the selector match, is the owner being deleted
+        // managing controller, whether the selector matches, whether the owner is being deleted
         let table = [
             (None, true, false, Claim::Adopt),
             (None, false, false, Claim::Ignore),

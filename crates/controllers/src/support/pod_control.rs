@@ -1,4 +1,5 @@
-//! Pods and their controller: found, adopted and released, created in growing batches, deleted, with upstream's events.
+//! The pods of one controller: adopts and releases them, creates them in growing batches, deletes them, and emits
+//! upstream's events.
 
 use std::sync::Arc;
 
@@ -20,24 +21,24 @@ use crate::support::pod_state::has_ended;
 use crate::support::refusals::namespace_is_terminating;
 use crate::support::written::{Deleted, Written, may_be_done};
 
-/// The index of pods by the uid of their controller; those without one are under `orphans/NAMESPACE`.
+/// The index of pods by the uid of their controller; pods without one are under `orphans/NAMESPACE`.
 const BY_CONTROLLER: &str = "controllerUID";
 
-/// Pods of one owner being created or deleted at once.
+/// How many pods of one owner are created or deleted concurrently.
 const AT_ONCE: usize = 64;
 
-/// The pods of the objects of one controller.
+/// The pods that one controller manages for its objects.
 pub struct PodControl {
     cx: Arc<Context>,
     pods: Informer<Pod>,
-    /// Among the pods.
+    /// The newest own writes of pods.
     written: Written,
     deleted: Deleted,
-    /// Of pods that are adopted.
+    /// The finalizer that adopted pods get.
     finalizer: Option<&'static str>,
 }
 
-/// The pods that the controller with this uid manages.
+/// Returns the pods that the controller with this uid manages.
 pub fn controlled_by(pods: &Lister<Pod>, uid: &str) -> Vec<Arc<Pod>> {
     pods.by_index(BY_CONTROLLER, uid)
 }
@@ -46,7 +47,7 @@ fn orphans(namespace: &str) -> String {
     format!("orphans/{namespace}")
 }
 
-/// Makes [`controlled_by`] work for this informer.
+/// Adds the index that [`controlled_by`] needs to this informer.
 pub fn index_pods(pods: &Informer<Pod>) {
     pods.add_index(BY_CONTROLLER, |pod| match controller_of(&pod.metadata) {
         Some(owner) => vec![owner.uid.clone()],
@@ -60,12 +61,13 @@ impl PodControl {
         Self { cx, pods, finalizer: None, written: Written::default(), deleted: Deleted::default() }
     }
 
-    /// Puts a finalizer on the pods that are adopted.
+    /// Sets the finalizer that adopted pods get.
     pub fn adopting_with(self, finalizer: &'static str) -> Self {
         Self { finalizer: Some(finalizer), ..self }
     }
 
-    /// Wakes those owners of kind `K` that a pod's change concerns: its owner, its former one, or all that could adopt it.
+    /// Queues the owners of kind `K` that a pod's change concerns: its owner, its former owner, or all that could
+    /// adopt it.
     pub fn wake<K: Kind>(
         &self,
         queue: &Arc<WorkQueue<ObjectKey>>,
@@ -76,7 +78,7 @@ impl PodControl {
         self.pods.add_handler(move |event| pod_changed(&queue, &owners, selector_of, event));
     }
 
-    /// Whether the informer still lacks a write made for this key: then it must not count pods yet.
+    /// Reports whether the informer still lacks a write made for this key; until then the caller must not count pods.
     pub async fn is_pending(&self, key: &ObjectKey) -> bool {
         if self.written.is_doubtful(key) && self.settle(key).await.is_err() {
             return true;
@@ -88,7 +90,7 @@ impl PodControl {
         self.deleted.is_pending(key, is_alive) || self.written.is_pending(key, self.pods.observed_version())
     }
 
-    /// After a write whose answer was lost: looks at what there is, past the informer.
+    /// Reads the pods past the informer, after a write whose answer was lost.
     async fn settle(&self, key: &ObjectKey) -> Result<()> {
         let (pods, _) = self.cx.client.list::<Pod>(Some(&key.namespace), &ListOptions::default()).await?;
         let is_own = |p: &&Arc<Pod>| controller_of(&p.metadata).is_some_and(|o| o.name == *key.name);
@@ -107,7 +109,7 @@ impl PodControl {
         Ok(())
     }
 
-    /// Passes on a failed write's error.
+    /// Marks the key as doubtful if the failed write may have been carried out, and returns the error.
     fn failed<K: Kind>(&self, owner: &K, error: Error) -> Error {
         if may_be_done(&error) {
             self.written.doubt(&owner.key());
@@ -115,33 +117,33 @@ impl PodControl {
         error
     }
 
-    /// A pod was written for this key; counting waits until the informer has seen that.
+    /// Records a pod written for this key; the key stays pending until the informer has seen the write.
     pub fn note(&self, key: &ObjectKey, meta: &ObjectMeta) {
         self.written.note(key, meta);
     }
 
-    /// The owner is gone.
+    /// Drops what is recorded for an owner that is gone.
     pub fn forget(&self, key: &ObjectKey) {
         self.written.forget(key);
         self.deleted.forget(key);
     }
 
-    /// A pod was deleted for this key; counting waits until the informer has seen that.
+    /// Records a pod deleted for this key; the key stays pending until the informer has seen the deletion.
     pub fn note_deleted(&self, key: &ObjectKey, pod: &Pod) {
         self.deleted.note(key, pod.key(), pod.uid());
     }
 
-    /// The pods of the controller with this uid, as the informer knows them.
+    /// Returns the informer's pods of the controller with this uid.
     pub fn of(&self, uid: &str) -> Vec<Arc<Pod>> {
         controlled_by(&self.pods.lister(), uid)
     }
 
-    /// The owner's pods, after adopting orphans that match and releasing own ones that no longer do.
+    /// Returns the owner's pods, after adopting matching orphans and releasing own pods that no longer match.
     pub async fn claim<K: Kind>(&self, owner: &K, selector: &Selector) -> Result<Vec<Arc<Pod>>> {
         self.claim_if(owner, selector, |_| true).await
     }
 
-    /// As [`PodControl::claim`], of pods that are `eligible` besides.
+    /// Does the same as [`PodControl::claim`], for pods that are also `eligible`.
     pub async fn claim_if<K: Kind>(
         &self,
         owner: &K,
@@ -151,21 +153,21 @@ impl PodControl {
         self.claim_of(owner, selector, self.candidates(owner), eligible).await
     }
 
-    /// As [`PodControl::claim`], without pods that have ended: these are left to whoever has them.
+    /// Does the same as [`PodControl::claim`] without pods that have ended, whose owner references stay as they are.
     pub async fn claim_unended<K: Kind>(&self, owner: &K, selector: &Selector) -> Result<Vec<Arc<Pod>>> {
         let mut candidates = self.candidates(owner);
         candidates.retain(|pod| !has_ended(pod));
         self.claim_of(owner, selector, candidates, |_| true).await
     }
 
-    /// The owner's pods and those of its namespace that are nobody's.
+    /// Returns the owner's pods and those of its namespace that have no controller.
     fn candidates<K: Kind>(&self, owner: &K) -> Vec<Arc<Pod>> {
         let mut candidates = self.of(owner.uid());
         candidates.extend(self.pods.lister().by_index(BY_CONTROLLER, &orphans(owner.namespace())));
         candidates
     }
 
-    /// Goes through all of them, and fails if one of them failed: whoever then counted would miss it.
+    /// Claims all candidates, and fails if one claim failed: a caller that then counted pods would miss it.
     async fn claim_of<K: Kind>(
         &self,
         owner: &K,
@@ -218,17 +220,17 @@ impl PodControl {
                 self.written.note(&owner.key(), &patched.metadata);
                 Ok(Some(patched))
             }
-            // Gone or replaced meanwhile: nothing to claim.
+            // The pod was deleted or replaced since: there is nothing to claim.
             Err(e) if e.is_not_found() || e.status().is_some_and(|s| s.reason() == "Invalid") => Ok(None),
             Err(e) => Err(self.failed(owner, e)),
         }
     }
 
-    /// Creates these pods in batches that double while all goes well, so that a broken template costs few attempts.
-    /// Gives how many there are now.
+    /// Creates these pods in batches that double in size while all succeed, so that a broken template costs few
+    /// attempts. Returns how many were created.
     ///
-    /// First it asks whether the owner is still there: as long as the informer does not show that it is not, the garbage
-    /// collector would delete what is created here, and both would go on for ever.
+    /// First reads whether the owner still exists. While the informer still shows a deleted owner, the garbage
+    /// collector would delete each pod created here, in an endless loop.
     pub async fn create_all<K: Kind>(&self, owner: &K, pods: &[Pod]) -> (usize, Result<()>) {
         if pods.is_empty() {
             return (0, Ok(()));
@@ -258,7 +260,7 @@ impl PodControl {
         (created, Ok(()))
     }
 
-    /// Creates a pod; `None` where its namespace is being deleted, as its owner will be.
+    /// Creates a pod; returns `None` if its namespace is being deleted, as the owner will be too.
     async fn create<K: Kind>(&self, owner: &K, pod: &Pod) -> Result<Option<Pod>> {
         let recorder = &self.cx.recorder;
         match self.cx.client.create(pod).await {
@@ -276,7 +278,7 @@ impl PodControl {
         }
     }
 
-    /// Deletes these pods, some at a time; gives the last error, if there was any.
+    /// Deletes these pods, several concurrently; returns the last error, if any.
     pub async fn delete_all<'p, K: Kind>(
         &self,
         owner: &K,
@@ -291,7 +293,7 @@ impl PodControl {
         outcome
     }
 
-    /// Whether the pod is no longer there, though another one of its name may be.
+    /// Reports whether this pod no longer exists, even if another pod has its name.
     pub async fn is_gone(&self, pod: &Pod) -> bool {
         match self.cx.client.get::<Pod>(pod.namespace(), pod.name()).await {
             Ok(live) => live.uid() != pod.uid(),
@@ -299,7 +301,7 @@ impl PodControl {
         }
     }
 
-    /// Deletes the pod, and no later one of its name.
+    /// Deletes the pod, but not a later one of the same name.
     pub async fn delete<K: Kind>(&self, owner: &K, pod: &Pod) -> Result<()> {
         let recorder = &self.cx.recorder;
         let preconditions = Preconditions { uid: pod.metadata.uid.clone(), resource_version: None };
@@ -355,12 +357,12 @@ fn pod_changed<K: Kind>(
     }
 }
 
-/// What the pods' names begin with; the dash goes where it would be one character too many.
+/// Returns the prefix of the pods' names; the dash is dropped where it would exceed the length limit.
 fn generate_name(owner: &str) -> String {
     if owner.len() < DNS_SUBDOMAIN_MAX { format!("{owner}-") } else { owner.to_owned() }
 }
 
-/// The pod that a template describes, under its owner's control, with a generated name.
+/// Makes a pod from a template, controlled by the owner, with a generated name.
 pub fn pod_from<K: Kind>(owner: &K, template: Option<&PodTemplateSpec>) -> Pod {
     let template = template.cloned().unwrap_or_default();
     let meta = template.metadata.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! How control plane components end pods: the condition `DisruptionTarget`, which says why, and the deletion.
+//! How control plane components end pods: the condition `DisruptionTarget` with its reason, and the deletion.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -11,7 +11,7 @@ use crate::support::pod_state::{condition, has_ended};
 
 pub const TYPE: &str = "DisruptionTarget";
 
-/// Why a pod is going to be deleted: the condition's reason and message.
+/// Why a pod is to be deleted: reason and message of the condition.
 #[derive(Debug, Clone, Copy)]
 pub struct Disruption {
     pub reason: &'static str,
@@ -39,7 +39,7 @@ impl Disruption {
     }
 }
 
-/// The strategic patch of the status that sets the condition; `None` if it is there already.
+/// Returns the strategic patch of the status that sets the condition; `None` if the pod has it already.
 pub fn mark(pod: &Pod, disruption: Disruption, now: Timestamp) -> Option<Value> {
     if disruption.is_on(pod) {
         return None;
@@ -48,8 +48,8 @@ pub fn mark(pod: &Pod, disruption: Disruption, now: Timestamp) -> Option<Value> 
         "status": {"conditions": [disruption.condition(pod, now)]}}))
 }
 
-/// The strategic patch of the status that makes a pod Failed, for one that no kubelet will report on any more;
-/// `None` if the pod has ended already.
+/// Returns the strategic patch of the status that makes a pod Failed, for a pod that no kubelet will report on any
+/// more; `None` if the pod has ended already.
 pub fn mark_failed(pod: &Pod, disruption: Option<Disruption>, now: Timestamp) -> Option<Value> {
     if has_ended(pod) {
         return None;
@@ -65,10 +65,10 @@ pub fn mark_failed(pod: &Pod, disruption: Option<Disruption>, now: Timestamp) ->
 }
 
 /// Sends the patch of the status, if there is one, and deletes this pod, with its own grace period if none is given.
-/// False where it was gone already.
+/// Returns false if the pod was gone already.
 ///
-/// A conflict is an error, to be tried again: it need not mean that another pod has the name by now, and if one has, the
-/// informer shows it by then.
+/// A conflict is returned as an error to retry: it does not prove that another pod has taken the name, and if one
+/// has, the informer shows it by the next attempt.
 pub async fn delete(
     client: &Client,
     pod: &Pod,

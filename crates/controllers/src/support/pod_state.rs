@@ -1,4 +1,4 @@
-//! What controllers ask about a pod: active, ready, available, and which one to give up first.
+//! Predicates on pods (active, ready, available) and the orders in which pods are deleted.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -10,7 +10,7 @@ fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("")
 }
 
-/// Neither ended nor being deleted.
+/// Reports whether the pod has not ended and is not being deleted.
 pub fn is_active(pod: &Pod) -> bool {
     !has_ended(pod) && pod.metadata.deletion_timestamp.is_none()
 }
@@ -19,7 +19,7 @@ pub fn has_ended(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
 
-/// Being deleted but not ended yet.
+/// Reports whether the pod is being deleted but has not ended.
 pub fn is_terminating(pod: &Pod) -> bool {
     !has_ended(pod) && pod.metadata.deletion_timestamp.is_some()
 }
@@ -36,12 +36,12 @@ fn ready_since(pod: &Pod) -> Option<Timestamp> {
     condition(pod, "Ready").filter(|c| c.status == "True")?.last_transition_time.as_ref().map(|t| t.0)
 }
 
-/// Ready for at least `min_ready_seconds`.
+/// Reports whether the pod has been ready for at least `min_ready_seconds`.
 pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     available_in(pod, min_ready_seconds, now) == Some(Duration::ZERO)
 }
 
-/// How long until a ready pod counts as available; `None` if it is not ready.
+/// Returns how long until a ready pod counts as available; `None` if it is not ready.
 pub fn available_in(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option<Duration> {
     if !is_ready(pod) {
         return None;
@@ -54,10 +54,10 @@ pub fn available_in(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option
     Some(wanted.saturating_sub(ready_for))
 }
 
-/// Sorts pods so that those to delete first come first: unassigned, then pending, not ready, cheaper by annotation,
-/// doubled up on a node, ready for a shorter time (in powers of two), restarted more often, younger.
+/// Sorts pods into deletion order: first unassigned, then pending, not ready, lower deletion cost (annotation), more
+/// related pods on the same node, ready for a shorter time (in powers of two), restarted more often, younger.
 ///
-/// `related_on_node` tells how many pods of the same owner's family run on the pod's node.
+/// `related_on_node` returns how many pods of the same owner's family run on a node.
 pub fn deletion_order(pods: &mut [&Pod], now: Timestamp, related_on_node: impl Fn(&str) -> usize) {
     let node = |p: &Pod| p.spec.as_ref().and_then(|s| s.node_name.clone()).unwrap_or_default();
     pods.sort_by_cached_key(|pod| {
@@ -84,13 +84,14 @@ pub fn deletion_order(pods: &mut [&Pod], now: Timestamp, related_on_node: impl F
     });
 }
 
-/// Larger for longer, in powers of two of nanoseconds, so that small differences of age do not decide.
+/// Returns the power of two of the age in nanoseconds, larger for older, so that small differences of age do not
+/// decide.
 fn since_rank(then: Timestamp, now: Timestamp) -> Option<u32> {
     u128::try_from(now.duration_since(then).as_nanos()).ok()?.checked_ilog2()
 }
 
-/// Sorts a Job's pods so that those to delete first come first: unassigned, then pending, not ready, ready for a
-/// shorter time, restarted more often, younger.
+/// Sorts a Job's pods into deletion order: first unassigned, then pending, not ready, ready for a shorter time,
+/// restarted more often, younger.
 pub fn active_order(pods: &mut [&Pod]) {
     pods.sort_by_cached_key(|pod| {
         let has_node = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).is_some_and(|n| !n.is_empty());

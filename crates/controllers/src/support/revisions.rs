@@ -1,4 +1,4 @@
-//! ControllerRevisions: the history of a DaemonSet's or StatefulSet's template, to roll from one to the next and back.
+//! ControllerRevisions: the history of a DaemonSet's or StatefulSet's template, for rolling updates and rollbacks.
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 
 use crate::support::owners::{Claim, adopt_patch, claim, controller_reference, release_patch, still_owns};
 
-/// Names are cut so that the hash fits behind them.
+/// The longest prefix of a revision's name, so that the hash fits behind it.
 const MAX_PREFIX: usize = 223;
-/// Attempts at a free name, each with one collision more.
+/// How many names are tried, each with a higher collision count.
 const MAX_COLLISIONS: usize = 32;
 
-/// The template as a revision keeps it: a strategic patch that puts it back.
+/// Returns the template as a revision stores it: a strategic patch that restores it.
 pub fn data(template: &PodTemplateSpec) -> Value {
     // A template without fields of its own is an empty object, never null.
     let mut template = serde_json::to_value(template).unwrap_or_else(|_| json!({}));
@@ -30,7 +30,8 @@ fn data_of(revision: &ControllerRevision) -> &Value {
     &revision.data.0
 }
 
-/// A hash of the data, as Go writes it, and the number of collisions so far, in letters that make no words.
+/// Hashes the data, serialized as Go does, and the collision count, and encodes the hash in characters that form no
+/// words.
 ///
 /// Source: `pkg/controller/history` of Kubernetes 1.37, whose StatefulSets have revisions of the same names.
 fn hash(data: &Value, collisions: i32) -> String {
@@ -45,18 +46,18 @@ fn next_number(revisions: &[ControllerRevision]) -> i64 {
     revisions.iter().filter_map(|r| r.revision).max().unwrap_or(0) + 1
 }
 
-/// Which revision stands for a template.
+/// The revision that matches a template.
 #[derive(Debug, PartialEq)]
 enum Found {
-    /// The one at this index, which is the newest.
+    /// The newest revision, at this index.
     Newest(usize),
-    /// The one at this index, which an undo makes the newest.
+    /// An older revision, at this index; a rollback makes it the newest.
     Older(usize),
     None,
 }
 
-/// `revisions` are sorted by number. The newest also stands for a template that it only writes otherwise: somebody
-/// else, or an older version, made it.
+/// Finds the revision of a template; `revisions` are sorted by number. The newest also matches if its data decodes to
+/// the same template but is serialized differently, by another client or an older version.
 fn find(revisions: &[ControllerRevision], template: &PodTemplateSpec, data: &Value) -> Found {
     let whole = |template: &PodTemplateSpec| {
         (template.metadata.clone().unwrap_or_default(), template.spec.clone().unwrap_or_default())
@@ -76,12 +77,13 @@ fn find(revisions: &[ControllerRevision], template: &PodTemplateSpec, data: &Val
 pub struct Revisions {
     pub client: Client,
     pub lister: Lister<ControllerRevision>,
-    /// The label that carries the hash.
+    /// The label with the hash.
     pub hash_label: &'static str,
 }
 
 impl Revisions {
-    /// The owner's revisions by number, after adopting orphans that match and releasing those that no longer do.
+    /// Returns the owner's revisions sorted by number, after adopting matching orphans and releasing those that no
+    /// longer match.
     pub async fn claim<K: Kind>(&self, owner: &K, selector: &Selector) -> Result<Vec<ControllerRevision>> {
         let mut mine = Vec::new();
         for revision in self.lister.list_namespace(owner.namespace()) {
@@ -112,8 +114,8 @@ impl Revisions {
         Ok(mine)
     }
 
-    /// The revision of the present template, made or made the newest if need be; `revisions` then ends with it.
-    /// `collisions` counts names that were taken by other data.
+    /// Returns the revision of the current template, which it creates or renumbers as the newest if needed;
+    /// `revisions` then ends with it. `collisions` counts names that were taken by other data.
     pub async fn ensure<K: Kind>(
         &self,
         owner: &K,
@@ -187,14 +189,14 @@ impl Revisions {
         }
     }
 
-    /// Deletes the oldest of these until `limit` are left; those in `live` count for nothing and stay.
+    /// Deletes the oldest of these until `limit` are left; those for which `live` is true do not count and are kept.
     pub async fn truncate(
         &self,
         revisions: &[ControllerRevision],
         live: impl Fn(&ControllerRevision) -> bool,
         limit: i32,
     ) -> Result<()> {
-        // Less than nothing means all of them.
+        // A negative limit keeps all of them.
         let Ok(limit) = usize::try_from(limit) else { return Ok(()) };
         let history: Vec<_> = revisions.iter().filter(|r| !live(r)).collect();
         let surplus = history.len().saturating_sub(limit);
@@ -212,12 +214,12 @@ impl Revisions {
     }
 }
 
-/// A template with the pod's labels that a revision describes; `None` where the data is not ours.
+/// Returns a template with the pod labels that a revision describes; `None` if the data has another form.
 pub fn template_of(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
     serde_json::from_value(data_of(revision).pointer("/spec/template")?.clone()).ok()
 }
 
-/// The hash that the revision's label carries.
+/// Returns the hash in the revision's label.
 pub fn hash_of<'r>(revision: &'r ControllerRevision, label: &str) -> &'r str {
     revision.metadata.labels.as_ref().and_then(|l| l.get(label)).map_or("", String::as_str)
 }
@@ -244,7 +246,7 @@ mod tests {
         assert_eq!(of(&all, "a"), Found::Older(0));
         assert_eq!(of(&all, "d"), Found::None);
         all[2].data.0["spec"]["template"]["metadata"] = json!({"creationTimestamp": null});
-        assert_eq!(of(&all, "c"), Found::Newest(2), "as older versions wrote it");
+        assert_eq!(of(&all, "c"), Found::Newest(2), "serialized as by older versions");
         assert_eq!(next_number(&all), 4);
         assert_eq!(template_of(&all[1]), Some(template("b")));
     }
@@ -254,7 +256,7 @@ mod tests {
         let data = data(&template("a"));
         assert_eq!(data["spec"]["template"]["$patch"], "replace");
         assert_ne!(hash(&data, 0), hash(&data, 1));
-        // As kube-controller-manager 1.37 has it.
+        // The value is kube-controller-manager 1.37's.
         assert_eq!(hash(&json!({"a": "x < y && z"}), 0), "5466878bb");
     }
 }

@@ -1,4 +1,4 @@
-//! Which pods stand behind a Service, on which ports.
+//! The pods that a Service selects, and their ports.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use knarr_apimachinery::selector::Selector;
 
 use crate::support::pod_state::{has_ended, is_ready};
 
-/// A Service's selector; `None` where it has none and somebody else keeps its endpoints.
+/// Returns a Service's selector; `None` if it has none, so that another client maintains its endpoints.
 pub fn selector_of(service: &Service) -> Option<Selector> {
     let spec = service.spec.as_ref()?;
     if spec.type_.as_deref() == Some("ExternalName") {
@@ -26,7 +26,7 @@ pub fn is_headless(service: &Service) -> bool {
     service.spec.as_ref().and_then(|s| s.cluster_ip.as_deref()) == Some("None")
 }
 
-/// The pod's address, unless it has none or has ended.
+/// Returns the pod's address, unless it has none or has ended.
 pub fn pod_ip(pod: &Pod) -> Option<&str> {
     let status = pod.status.as_ref()?;
     status.pod_ip.as_deref().filter(|ip| !ip.is_empty() && !has_ended(pod))
@@ -40,14 +40,14 @@ pub fn is_terminating(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// The name under which DNS knows the pod within the Service, if the pod asks for one.
+/// Returns the hostname under which DNS serves the pod within the Service, if the pod asks for one.
 pub fn hostname_in<'p>(pod: &'p Pod, service: &Service) -> Option<&'p str> {
     let spec = pod.spec.as_ref()?;
     let same = spec.subdomain.as_deref() == Some(service.name()) && pod.namespace() == service.namespace();
     spec.hostname.as_deref().filter(|h| same && !h.is_empty())
 }
 
-/// The port number on the pod, where the target can be resolved there.
+/// Returns the port number on the pod, if the target port resolves there.
 pub fn target_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
     let protocol = port.protocol.as_deref().unwrap_or("TCP");
     let name = match &port.target_port {
@@ -65,7 +65,7 @@ pub fn target_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
     named.next().map(|p| p.container_port)
 }
 
-/// One resolved port, as endpoints list it. The order is the one in which they are written.
+/// One resolved port, as endpoints list it. Ports are written in this order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Port {
     pub name: String,
@@ -74,7 +74,7 @@ pub struct Port {
     pub app_protocol: Option<String>,
 }
 
-/// The Service's ports on this pod; ports that the pod does not name are left out.
+/// Returns the Service's ports on this pod, without named ports that the pod does not define.
 pub fn ports_on(pod: &Pod, service: &Service) -> Vec<Port> {
     let ports = service.spec.as_ref().and_then(|s| s.ports.as_ref()).into_iter().flatten();
     ports
@@ -89,7 +89,7 @@ pub fn ports_on(pod: &Pod, service: &Service) -> Vec<Port> {
         .collect()
 }
 
-/// The pods of a Service that can be endpoints, grouped by the ports they have for it.
+/// Groups the pods of a Service that can be endpoints by their ports for it.
 pub fn by_ports<'p>(service: &Service, pods: &'p [std::sync::Arc<Pod>]) -> BTreeMap<Vec<Port>, Vec<&'p Pod>> {
     let mut groups: BTreeMap<Vec<Port>, Vec<&Pod>> = BTreeMap::new();
     for pod in pods.iter().filter(|p| pod_ip(p).is_some() && node_of(p).is_some()) {
@@ -98,7 +98,7 @@ pub fn by_ports<'p>(service: &Service, pods: &'p [std::sync::Arc<Pod>]) -> BTree
     groups
 }
 
-/// Whether a pod's change can matter to endpoints.
+/// Reports whether a pod's change can affect endpoints.
 pub fn endpoints_differ(old: &Pod, new: &Pod) -> bool {
     pod_ip(old) != pod_ip(new)
         || node_of(old) != node_of(new)

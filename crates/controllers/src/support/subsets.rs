@@ -1,4 +1,4 @@
-//! Subsets of Endpoints in their canonical form, whoever wrote them in which way.
+//! The canonical form of the subsets of Endpoints, however they were written.
 //!
 //! Source: the behaviour of `RepackSubsets` in `k8s.io/kubernetes/pkg/api/v1/endpoints`. The order of subsets is our own.
 
@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset};
 
-/// An address with the uid of what stands behind it: two pods may have one address.
+/// An address with the uid of its target: two pods may have the same address.
 type AddressKey = (String, String);
-/// Which addresses have a port, and whether they are ready.
+/// The addresses that have a port, and whether each is ready.
 type Ready = BTreeMap<AddressKey, bool>;
 
 fn port_key(port: &EndpointPort) -> (Option<&str>, i32, Option<&str>, Option<&str>) {
@@ -20,7 +20,8 @@ fn address_key(address: &EndpointAddress) -> AddressKey {
     (address.ip.clone(), uid.unwrap_or_default())
 }
 
-/// Ports with the same addresses are in one subset. An address that is ready and not ready at one port is not.
+/// Merges ports with the same addresses into one subset. An address that is both ready and not ready at a port
+/// becomes not ready.
 pub fn repack(subsets: &[EndpointSubset]) -> Vec<EndpointSubset> {
     let mut addresses: BTreeMap<AddressKey, &EndpointAddress> = BTreeMap::new();
     let mut by_port: BTreeMap<_, (Option<&EndpointPort>, Ready)> = BTreeMap::new();

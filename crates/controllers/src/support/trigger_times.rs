@@ -1,5 +1,5 @@
-//! What made a Service's endpoints change, and when: told with them, so that others can measure how long it took until
-//! the network followed.
+//! When a Service's endpoints last changed. The time is recorded in an annotation of the endpoints, so that
+//! components can measure how long the network took to follow.
 //!
 //! Source: the behaviour of `k8s.io/endpointslice/util`.
 
@@ -15,19 +15,19 @@ use crate::support::pod_state::condition;
 
 pub const ANNOTATION: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
-/// When the pods of each Service last changed their readiness, as it was last seen.
+/// When the pods of each Service last changed their readiness, as of the last observation.
 #[derive(Default)]
 pub struct TriggerTimes(Mutex<HashMap<ObjectKey, BTreeMap<String, Timestamp>>>);
 
 impl TriggerTimes {
-    /// Notes what there is now; gives the earliest of the changes since the last look, if there was any.
+    /// Records the current times and returns the earliest change since the last observation, if any.
     pub fn observe(&self, service: &Service, pods: &[Arc<Pod>]) -> Option<Timestamp> {
         let changed = |pod: &Pod| condition(pod, "Ready")?.last_transition_time.as_ref().map(|t| t.0);
         let now: BTreeMap<String, Timestamp> =
             pods.iter().filter_map(|pod| Some((pod.name().to_owned(), changed(pod)?))).collect();
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match all.insert(service.key(), now.clone()) {
-            // A new Service is the change.
+            // For a new Service, its creation is the change.
             None => service.metadata.creation_timestamp.as_ref().map(|t| t.0),
             Some(before) => {
                 let is_new =
@@ -42,7 +42,7 @@ impl TriggerTimes {
     }
 }
 
-/// Tells with these endpoints what they follow.
+/// Sets or removes the annotation with the time of the change.
 pub fn annotate(meta: &mut ObjectMeta, trigger: Option<Timestamp>) {
     let annotations = meta.annotations.get_or_insert_default();
     match trigger {
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(
             look(std::slice::from_ref(&a)).as_deref(),
             Some("2026-01-01T00:00:00Z"),
-            "the Service itself"
+            "the Service's creation"
         );
         assert_eq!(look(&[a.clone(), b.clone()]).as_deref(), Some("2026-01-01T00:00:03Z"));
         assert_eq!(look(&[a, b]), None);

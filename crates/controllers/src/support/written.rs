@@ -1,7 +1,7 @@
-//! What a controller has written and its informer may not show yet.
+//! The writes of a controller that its informer may not show yet.
 //!
-//! Counting objects in an informer that lags behind one's own writes makes too many of them. Every write's
-//! resourceVersion is noted here, and a key waits until the informer has come that far.
+//! A controller that counts objects in an informer which lags behind its own writes creates too many. So every
+//! write's resourceVersion is recorded here, and a key waits until the informer has reached it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,17 +11,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knarr_api::kind::ObjectKey;
 use knarr_client::Error;
 
-/// When to look again, should the event that wakes the key never come (after a relist).
+/// When to check again if the event that would requeue the key never arrives (after a relist).
 pub const CATCH_UP: Duration = Duration::from_secs(10);
 
-/// The version of a write whose answer was lost.
+/// Stands for the resourceVersion of a write whose answer was lost.
 const UNKNOWN: u64 = u64::MAX;
 
 /// The newest own write per key.
 #[derive(Default)]
 pub struct Written(Mutex<HashMap<ObjectKey, u64>>);
 
-/// Whether a write that ended like this may have been carried out all the same.
+/// Reports whether a write that ended with this error may have been carried out.
 pub fn may_be_done(error: &Error) -> bool {
     error.status().is_none_or(|status| status.code() >= 500)
 }
@@ -34,7 +34,8 @@ impl Written {
         *newest = (*newest).max(version);
     }
 
-    /// A write for this key may or may not have been carried out: the key waits until [`Written::settle`].
+    /// Records that a write for this key may or may not have been carried out: the key waits until
+    /// [`Written::settle`].
     pub fn doubt(&self, key: &ObjectKey) {
         self.lock().insert(key.clone(), UNKNOWN);
     }
@@ -43,12 +44,12 @@ impl Written {
         self.lock().get(key) == Some(&UNKNOWN)
     }
 
-    /// What is there was looked at: the newest write for this key has this version; 0 without any.
+    /// Ends the doubt after a live read: the newest write for this key has this version, 0 if there is none.
     pub fn settle(&self, key: &ObjectKey, version: u64) {
         self.lock().insert(key.clone(), version);
     }
 
-    /// Whether the informer, which has come to `observed`, still lacks a write for this key.
+    /// Reports whether the informer, which has reached `observed`, still lacks a write for this key.
     pub fn is_pending(&self, key: &ObjectKey, observed: u64) -> bool {
         let mut map = self.lock();
         match map.get(key) {
@@ -69,9 +70,10 @@ impl Written {
     }
 }
 
-/// The pods deleted for each key, by name and uid, as long as the informer may show them as if nothing had happened.
+/// The pods deleted for each key, by name and uid, as long as the informer may still show them undeleted.
 ///
-/// A deletion has no resourceVersion of its own to wait for. Counting a pod that is going would give up another one.
+/// A deletion has no resourceVersion of its own to wait for. Counting a pod that is being deleted would delete
+/// another one.
 #[derive(Default)]
 pub struct Deleted(Mutex<HashMap<ObjectKey, BTreeSet<(ObjectKey, String)>>>);
 
@@ -80,7 +82,7 @@ impl Deleted {
         self.lock().entry(key.clone()).or_default().insert((pod, uid.to_owned()));
     }
 
-    /// Whether the informer still shows one of them alive, which `is_alive` tells of a name and uid.
+    /// Reports whether the informer still shows one of the pods; `is_alive` answers that for a name and uid.
     pub fn is_pending(&self, key: &ObjectKey, is_alive: impl Fn(&ObjectKey, &str) -> bool) -> bool {
         let mut map = self.lock();
         let Some(pods) = map.get_mut(key) else { return false };
@@ -96,7 +98,7 @@ impl Deleted {
         self.lock().remove(key);
     }
 
-    #[allow(clippy::type_complexity, reason = "the lock of the one field")]
+    #[allow(clippy::type_complexity, reason = "the type is that of the one field")]
     fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, BTreeSet<(ObjectKey, String)>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -114,10 +116,10 @@ mod tests {
         written.note(&key, &meta("10"));
         assert!(written.is_pending(&key, 11));
         assert!(!written.is_pending(&key, 12));
-        assert!(!written.is_pending(&key, 0), "forgotten once seen");
+        assert!(!written.is_pending(&key, 0), "the entry is dropped once seen");
         written.doubt(&key);
         written.note(&key, &meta("13"));
-        assert!(written.is_doubtful(&key) && written.is_pending(&key, 99), "a later write settles nothing");
+        assert!(written.is_doubtful(&key) && written.is_pending(&key, 99), "a later write ends no doubt");
         written.settle(&key, 12);
         assert!(!written.is_doubtful(&key) && written.is_pending(&key, 11) && !written.is_pending(&key, 12));
     }
@@ -128,7 +130,7 @@ mod tests {
         assert!(!deleted.is_pending(&key, |_, _| true), "nothing was deleted");
         deleted.note(&key, pod.clone(), "1");
         assert!(deleted.is_pending(&key, |p, uid| (p, uid) == (&pod, "1")));
-        assert!(!deleted.is_pending(&key, |_, uid| uid == "2"), "a later pod of the name is another one");
-        assert!(!deleted.is_pending(&key, |_, _| true), "forgotten once seen");
+        assert!(!deleted.is_pending(&key, |_, uid| uid == "2"), "a later pod of the name is another");
+        assert!(!deleted.is_pending(&key, |_, _| true), "the entry is dropped once seen");
     }
 }
