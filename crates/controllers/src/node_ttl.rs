@@ -121,11 +121,11 @@ mod tests {
             |name: String| -> Node { serde_json::from_value(json!({"metadata": {"name": name}})).unwrap() };
         world.api.add(&node("first".to_owned()));
         world.pass(1.0).await;
-        let told =
+        let annotated =
             || world.api.get::<Node>("", "first").unwrap().metadata.annotations.unwrap()[ANNOTATION].clone();
-        assert_eq!(told(), "0");
+        assert_eq!(annotated(), "0");
         (0..100).for_each(|n| drop(world.api.add(&node(format!("n{n}")))));
         world.pass(1.0).await;
-        assert_eq!(told(), "15");
+        assert_eq!(annotated(), "15");
     }
 }

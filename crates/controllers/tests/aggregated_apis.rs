@@ -1,4 +1,4 @@
-//! Garbage and namespaces of resources that another API server serves, through the real one.
+//! Garbage collection and namespace deletion for resources that another API server serves, through the real server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn client(server: &ApiServer, user: &str, groups: &[&str]) -> Client {
     Client::new(server.transport(UserInfo::new(user, groups)), Arc::new(SystemClock), "test")
 }
 
-/// An API server with another one behind it, the garbage collector and the namespace controller.
+/// Starts an API server with an aggregated one behind it, the garbage collector and the namespace controller.
 async fn world() -> World {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let store = Arc::new(Embedded::memory(knarr_storage::Options::default()));
@@ -96,7 +96,7 @@ impl World {
         });
         self.post(API_SERVICES, &api_service).await;
         self.api_service("Passed").await;
-        // What routes requests sees the condition a moment after it is written.
+        // Requests are routed a moment after the condition is written.
         self.until(SHIPS_HERE, |found| found.is_some()).await;
     }
 
@@ -112,14 +112,15 @@ impl World {
         Ok(serde_json::from_slice(&body).unwrap())
     }
 
-    /// Creates an object; its uid.
+    /// Creates an object and returns its uid.
     async fn post(&self, uri: &str, object: &Value) -> String {
         let made = self.ask(Method::POST, uri, object).await.unwrap();
         made["metadata"]["uid"].as_str().unwrap_or("").to_owned()
     }
 
-    /// Creates an object with an owner, and waits until the collector knows of it: it takes away another owner that
-    /// never was. An owner deleted before that leaves at once, as if nothing depended on it.
+    /// Creates an object with an owner, and waits until the collector has observed it: it removes a second owner
+    /// reference, to an object that never existed. An owner that is deleted before that is deleted at once, as if it
+    /// had no dependents.
     async fn post_and_show(&self, uri: &str, mut object: Value) {
         let never = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "never", "uid": "never"});
         object["metadata"]["ownerReferences"].as_array_mut().unwrap().push(never);
@@ -132,7 +133,7 @@ impl World {
         self.ask(Method::DELETE, uri, &json!({"propagationPolicy": policy})).await.unwrap();
     }
 
-    /// The object, if it is there.
+    /// Returns the object, if it exists.
     async fn find(&self, uri: &str) -> Option<Value> {
         self.ask(Method::GET, uri, &Value::Null).await.ok()
     }
@@ -159,7 +160,7 @@ impl Drop for World {
     }
 }
 
-/// How many owners an object has; none if it is not there.
+/// Returns how many owners an object has; `None` if it does not exist.
 fn owners(found: Option<&Value>) -> Option<usize> {
     Some(found?["metadata"]["ownerReferences"].as_array().map_or(0, Vec::len))
 }
@@ -184,12 +185,12 @@ fn ship(name: &str, owner: Option<(&str, &str, &str, &str)>) -> Value {
 async fn garbage_is_collected_across_servers() {
     let world = world().await;
     let at = |place: &str, name: &str| format!("{place}/{name}");
-    // An owner there, a dependent here.
+    // The owner is on the aggregated server, the dependent on this one.
     let uid = world.post(SHIPS_HERE, &ship("flag", None)).await;
     world.post(MAPS, &object("log", Some(("harbour.example.com/v1", "Ship", "flag", &uid)))).await;
     world.delete(&at(SHIPS_HERE, "flag"), "Background").await;
     world.gone(&at(MAPS, "log")).await;
-    // An owner here, dependents there.
+    // The owner is on this server, the dependents on the aggregated one.
     let uid = world.post(MAPS, &object("fleet", None)).await;
     for name in ["one", "two"] {
         world.post(SHIPS_HERE, &ship(name, Some(("v1", "ConfigMap", "fleet", &uid)))).await;
@@ -197,7 +198,7 @@ async fn garbage_is_collected_across_servers() {
     world.delete(&at(MAPS, "fleet"), "Background").await;
     world.gone(&at(SHIPS_HERE, "one")).await;
     world.gone(&at(SHIPS_HERE, "two")).await;
-    // In foreground the owner waits for what is there.
+    // In foreground deletion the owner waits for dependents on the aggregated server.
     let uid = world.post(MAPS, &object("fleet", None)).await;
     let mut held = ship("held", Some(("v1", "ConfigMap", "fleet", &uid)));
     held["metadata"]["finalizers"] = json!(["example.com/anchor"]);
@@ -211,7 +212,7 @@ async fn garbage_is_collected_across_servers() {
     world.admin.patch_path(at(SHIPS_HERE, "held"), &free).await.unwrap();
     world.gone(&at(MAPS, "fleet")).await;
     assert!(world.find(&at(SHIPS_HERE, "held")).await.is_none());
-    // Orphans stay, and are let go.
+    // Orphans stay, and lose their owner reference.
     let uid = world.post(MAPS, &object("fleet", None)).await;
     world.post_and_show(SHIPS_HERE, ship("free", Some(("v1", "ConfigMap", "fleet", &uid)))).await;
     world.delete(&at(MAPS, "fleet"), "Orphan").await;
@@ -274,10 +275,10 @@ async fn a_namespace_waits_for_who_is_away() {
         "Discovery failed for some groups, 1 failing: unable to retrieve the complete list of server APIs: \
          harbour.example.com/v1: stale GroupVersion discovery: harbour.example.com/v1"
     );
-    // What can be deleted is.
+    // Everything that can be deleted is deleted.
     world.gone("/api/v1/namespaces/bay/configmaps/a").await;
     assert_eq!(condition(&namespace, "NamespaceDeletionContentFailure")["status"], "False");
-    // Nobody answers for the group any more: then nothing holds the namespace.
+    // Without the APIService nothing serves the group any more, so it does not block the namespace.
     world.delete(&format!("{API_SERVICES}/v1.harbour.example.com"), "Background").await;
     world.gone(&bay).await;
 }

@@ -34,7 +34,7 @@ fn leases(world: &World) -> Vec<Arc<Lease>> {
 }
 
 /// Returns the common version, the condition's status, and the number of servers with an entry.
-fn told(world: &World) -> Option<(Option<String>, String, usize)> {
+fn recorded(world: &World) -> Option<(Option<String>, String, usize)> {
     let version = world.api.all::<StorageVersion>().into_iter().next()?;
     let status = version.status.clone().unwrap_or_default();
     let condition = status.conditions.unwrap_or_default()[0].status.clone();
@@ -109,14 +109,14 @@ async fn storage_versions_are_told_by_servers_and_forgotten_with_them() {
     world.start(&DESCRIPTOR);
     let a = start(&world, "a", "apps/v1");
     world.pass(1.0).await;
-    assert_eq!(told(&world), Some((Some("apps/v1".to_owned()), "True".to_owned(), 1)));
+    assert_eq!(recorded(&world), Some((Some("apps/v1".to_owned()), "True".to_owned(), 1)));
     let b = start(&world, "b", "apps/v2");
     world.pass(1.0).await;
-    assert_eq!(told(&world), Some((None, "False".to_owned(), 2)));
+    assert_eq!(recorded(&world), Some((None, "False".to_owned(), 2)));
     a.cancel();
     world.pass(1.0).await;
-    assert_eq!(told(&world), Some((Some("apps/v2".to_owned()), "True".to_owned(), 1)));
+    assert_eq!(recorded(&world), Some((Some("apps/v2".to_owned()), "True".to_owned(), 1)));
     b.cancel();
     world.pass(1.0).await;
-    assert_eq!(told(&world), None);
+    assert_eq!(recorded(&world), None);
 }

@@ -1,4 +1,4 @@
-//! What is to be done about a node's attachments: pure functions.
+//! Decides about a node's attachments: pure functions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use knarr_api::kind::Kind;
 use super::desired::Wanted;
 use super::names;
 
-/// How long a node that is not healthy may keep a volume that no pod wants.
+/// How long an unhealthy node may keep a volume that no pod wants.
 pub const FORCE_DETACH_AFTER: Duration = Duration::from_secs(6 * 60);
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// Whether a volume that nobody wants is taken from its node.
+/// Whether a volume that no pod wants is detached from its node.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Detach {
-    /// The kubelet has let go, or will not come back.
+    /// The kubelet has unmounted the volume, or will not come back.
     Now { forced: bool },
-    /// It may still be mounted; with time, that counts no more.
+    /// The volume may still be mounted; after some time it is detached all the same.
     Wait { again_in: Option<Duration> },
 }
 
-/// `unwanted_for`: how long nobody has wanted it. Without a node, nobody can say that it is not mounted.
-/// `by_force`: whether one that may still be mounted is taken after a while from a node that does not answer.
+/// `unwanted_for` is how long no pod has wanted the volume. Without a Node object, nothing proves that it is
+/// unmounted. `by_force` allows detaching a volume that may still be mounted from an unresponsive node after a while.
 pub fn detach(node: Option<&Node>, attachment: &str, unwanted_for: Duration, by_force: bool) -> Detach {
     let name = node.map_or("", |n| n.name());
     let in_use = node.and_then(|n| n.status.as_ref()?.volumes_in_use.as_ref());
@@ -48,21 +48,21 @@ pub fn is_out_of_service(node: &Node) -> bool {
     node.spec.iter().flat_map(|s| s.taints.iter().flatten()).any(|t| t.key == OUT_OF_SERVICE)
 }
 
-/// What `volumesAttached` of the node is to say: what is attached, less what is to be detached.
+/// Returns the wanted `volumesAttached` of the node: the attached volumes without those to be detached.
 pub fn volumes_attached(
     node: &Node,
     attachments: &[Arc<VolumeAttachment>],
     wanted: &BTreeMap<String, Wanted>,
     leaving: &[String],
 ) -> Vec<String> {
-    let told = node.status.as_ref().and_then(|s| s.volumes_attached.as_ref());
+    let listed = node.status.as_ref().and_then(|s| s.volumes_attached.as_ref());
     let mut names: Vec<String> = Vec::new();
     for attachment in attachments.iter().filter(|a| is_attached(a)) {
         let name = attachment.name();
         if leaving.iter().any(|l| l == name) {
             continue;
         }
-        let known = told.into_iter().flatten().map(|v| &v.name);
+        let known = listed.into_iter().flatten().map(|v| &v.name);
         let of_node = || known.into_iter().find(|v| names::means(v, name, node.name())).cloned();
         names.extend(wanted.get(name).map(Wanted::unique_name).or_else(of_node));
     }
@@ -75,7 +75,7 @@ pub fn is_attached(attachment: &VolumeAttachment) -> bool {
     attachment.metadata.deletion_timestamp.is_none() && attachment.status.as_ref().is_some_and(|s| s.attached)
 }
 
-/// Why a volume for one node only cannot go to a pod's node, as that pod's users may know it.
+/// Returns the Multi-Attach message for a pod; pods in other namespaces are only counted in it, not named.
 pub fn multi_attach_text(volume: &str, pod: &Pod, elsewhere: &[Arc<Pod>]) -> String {
     if elsewhere.is_empty() {
         return format!(
@@ -151,10 +151,10 @@ mod tests {
             };
             (names::attachment_name("d", handle, "n"), wanted)
         };
-        let told = json!([{"name": names::unique_name("d", "old"), "devicePath": ""},
+        let listed = json!([{"name": names::unique_name("d", "old"), "devicePath": ""},
             {"name": names::unique_name("d", "leaving"), "devicePath": ""}]);
         let mut here = node("True", &[], json!([]));
-        here.status.as_mut().unwrap().volumes_attached = serde_json::from_value(told).unwrap();
+        here.status.as_mut().unwrap().volumes_attached = serde_json::from_value(listed).unwrap();
         let attachments = [
             attachment("b", true, false),
             attachment("a", true, false),

@@ -1,4 +1,4 @@
-//! Which volumes are to be attached to a node: those of the pods that are there or on their way. Pure functions.
+//! Which volumes should be attached to a node: those of its running and starting pods. Pure functions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::support::pod_state::has_ended;
 const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 const KEEP_TERMINATED: &str = "volumes.kubernetes.io/keep-terminated-pod-volumes";
 
-/// A volume that is to be attached, and for whom.
+/// A volume that should be attached, and the pods that want it.
 #[derive(Debug, Clone)]
 pub struct Wanted {
     pub volume: Arc<PersistentVolume>,
@@ -29,7 +29,7 @@ impl Wanted {
         names::unique_name(&self.driver, &self.handle)
     }
 
-    /// Whether several nodes may have it. A volume that does not say may be attached anywhere.
+    /// Reports whether several nodes may attach the volume. A volume without access modes may be attached anywhere.
     pub fn is_shareable(&self) -> bool {
         let modes = self.volume.spec.as_ref().and_then(|s| s.access_modes.as_deref()).unwrap_or_default();
         modes.is_empty() || modes.iter().any(|m| m == "ReadWriteMany" || m == "ReadOnlyMany")
@@ -43,7 +43,7 @@ pub trait Sources {
     fn driver(&self, name: &str) -> Option<Arc<CSIDriver>>;
 }
 
-/// Whether the kubelet leaves attaching to the controller.
+/// Reports whether the kubelet leaves attaching to the controller.
 pub fn is_managed(node: &Node) -> bool {
     annotation(node, MANAGED) == Some("true")
 }
@@ -52,12 +52,13 @@ fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     node.metadata.annotations.as_ref().and_then(|a| a.get(key)).map(String::as_str)
 }
 
-/// A pod that has ended needs no volume, unless its node says otherwise.
+/// Reports whether the pod needs its volumes: a pod that has ended does not, unless the node's annotation says
+/// otherwise.
 fn needs_volumes(pod: &Pod, node: &Node) -> bool {
     annotation(node, KEEP_TERMINATED) == Some("true") || !is_terminated(pod)
 }
 
-/// Whether the pod still needs its volumes, whatever its node says.
+/// Reports whether the pod still needs its volumes, whatever its node's annotation says.
 pub fn may_use_volumes(pod: &Pod) -> bool {
     !is_terminated(pod)
 }
@@ -78,13 +79,13 @@ fn is_terminated(pod: &Pod) -> bool {
             && still(&status.ephemeral_container_statuses)
 }
 
-/// The name of the claim behind a pod's volume.
+/// Returns the name of the claim of a pod's volume.
 pub fn claim_name(pod: &Pod, volume: &Volume) -> Option<String> {
     let named = volume.persistent_volume_claim.as_ref().map(|c| c.claim_name.clone());
     named.or_else(|| volume.ephemeral.is_some().then(|| format!("{}-{}", pod.name(), volume.name)))
 }
 
-/// The attachable volume behind a pod's volume; none while it is not bound, or of no driver that attaches.
+/// Returns the attachable volume of a pod's volume; `None` while it is unbound or if its driver does not attach.
 fn attachable(
     pod: &Pod,
     volume: &Volume,
@@ -107,7 +108,7 @@ fn attachable(
     attaches.then_some((volume, driver, handle))
 }
 
-/// What the node's pods want, by the names of the attachments.
+/// Returns the volumes that the node's pods want, by the names of the attachments.
 pub fn of_node(node: &Node, pods: &[Arc<Pod>], sources: &impl Sources) -> BTreeMap<String, Wanted> {
     let mut wanted: BTreeMap<String, Wanted> = BTreeMap::new();
     if !is_managed(node) {

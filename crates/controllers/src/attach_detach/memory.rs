@@ -1,22 +1,22 @@
-//! What the controller remembers between passes. After a restart it begins anew: times start again, users are told
-//! again.
+//! The state that the controller keeps between passes. It is lost at a restart: timeouts start over, and events are
+//! emitted again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// More told things than this are not remembered.
-const MAX_TOLD: usize = 10_000;
+/// The most remembered messages; beyond that all are forgotten.
+const MAX_MESSAGES: usize = 10_000;
 
 #[derive(Default)]
 struct State {
-    /// Since when nobody wants an attachment, on the monotonic clock.
+    /// Since when no pod wants an attachment, on the monotonic clock.
     unwanted: BTreeMap<String, Duration>,
-    /// Since when an attachment is waited for.
+    /// Since when an attachment is pending.
     pending: BTreeMap<String, Duration>,
-    told: BTreeMap<String, String>,
+    messages: BTreeMap<String, String>,
     last_write: u64,
-    /// Nodes that are looked at once the informer shows the last write.
+    /// Nodes to requeue once the informer shows the last write.
     waiting: BTreeSet<String>,
 }
 
@@ -46,13 +46,13 @@ impl Memory {
         self.lock().pending.insert(attachment.to_owned(), now);
     }
 
-    /// Whether this was not the last thing told of it.
+    /// Records a message; returns whether it differs from the last one about the same object.
     pub fn is_news(&self, about: &str, text: &str) -> bool {
         let mut state = self.lock();
-        if state.told.len() >= MAX_TOLD {
-            state.told.clear();
+        if state.messages.len() >= MAX_MESSAGES {
+            state.messages.clear();
         }
-        state.told.insert(about.to_owned(), text.to_owned()).as_deref() != Some(text)
+        state.messages.insert(about.to_owned(), text.to_owned()).as_deref() != Some(text)
     }
 
     pub fn wrote(&self, version: Option<&str>) {
@@ -73,11 +73,11 @@ impl Memory {
         std::mem::take(&mut self.lock().waiting)
     }
 
-    /// The attachment is gone.
+    /// Drops everything about a deleted attachment.
     pub fn forget(&self, attachment: &str) {
         let mut state = self.lock();
         state.unwanted.remove(attachment);
         state.pending.remove(attachment);
-        state.told.retain(|about, _| about.split(' ').next() != Some(attachment));
+        state.messages.retain(|about, _| about.split(' ').next() != Some(attachment));
     }
 }

@@ -1,9 +1,9 @@
-//! Attach-detach controller: has the volumes of CSI drivers attached to the nodes of the pods that use them, by making
-//! and deleting VolumeAttachments, and tells each node what is attached to it.
+//! Attach-detach controller: creates and deletes VolumeAttachments so that CSI volumes are attached to the nodes of
+//! the pods that use them, and publishes in each node's status what is attached.
 //!
-//! A node is one key. The order of things keeps data whole: a kubelet mounts only what its node's status shows both
-//! in use and attached; to detach, the status first says that the volume is not attached, and only if the same answer
-//! does not show it in use is the attachment deleted.
+//! Each node is one key. The order of steps protects data. A kubelet mounts only volumes that its node's status lists
+//! both as in use and as attached. To detach, the controller first removes the volume from `volumesAttached`, and
+//! deletes the attachment only if the answer to that write does not list the volume as in use.
 
 mod decide;
 mod desired;
@@ -40,9 +40,9 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 const FAILED: &str = "FailedAttachVolume";
 const SUCCEEDED: &str = "SuccessfulAttachVolume";
-/// How long whoever attaches may take before users are told.
+/// How long an external attacher may take before an event reports a timeout.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(120);
-/// Pods by the claims they use, `namespace/name`.
+/// The index of pods by the claims they use, `namespace/name`.
 const BY_CLAIM: &str = "attachDetachClaim";
 const BY_NODE: &str = "attachDetachNode";
 const BY_VOLUME: &str = "attachDetachVolume";
@@ -100,7 +100,7 @@ async fn run(cx: Arc<Context>) {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&node).await }
     };
-    // One worker: a volume must not go to two nodes at a time.
+    // There is one worker: a volume must not be attached to two nodes at the same time.
     queue.run(DESCRIPTOR.name, 1, cx.stop.clone(), reconcile).await;
 }
 
@@ -108,7 +108,7 @@ fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref().filter(|node| !node.is_empty())
 }
 
-/// The claims of a pod that has a node.
+/// Returns the claims of a pod that is bound to a node.
 fn claims_of(pod: &Pod) -> Vec<String> {
     if node_of(pod).is_none() {
         return Vec::new();
@@ -161,7 +161,7 @@ impl Controller {
         });
     }
 
-    /// The nodes of the pods that use a claim.
+    /// Queues the nodes of the pods that use a claim.
     fn add_users(&self, claim: &str) {
         let users = self.pods.lister().by_index(BY_CLAIM, claim);
         users.iter().filter_map(|pod| node_of(pod)).for_each(|node| self.queue.add(node.to_owned()));
@@ -179,11 +179,11 @@ impl Controller {
     }
 
     async fn reconcile(&self, name: &str) -> Result<()> {
-        // What was written last has to be seen, lest a volume goes to two nodes.
+        // The informer must have seen the last write, or a volume could be attached to two nodes.
         let is_behind = || self.attachments.observed_version() < self.memory.last_write();
         if is_behind() {
             self.memory.wait(name);
-            // The event may have come in between, and then wakes nobody.
+            // The event may have arrived between the check and the wait, and then nothing requeues the node.
             if is_behind() {
                 self.queue.add_after(name.to_owned(), CATCH_UP);
                 return Ok(());
@@ -198,7 +198,7 @@ impl Controller {
             Some(node) => {
                 let node = if leaving.is_empty() { node } else { Arc::new(self.live(name).await?) };
                 let names: Vec<String> = leaving.iter().map(|(name, _)| name.clone()).collect();
-                let node = self.tell_node(node, &attachments, &wanted, &names).await?;
+                let node = self.publish_attached(node, &attachments, &wanted, &names).await?;
                 self.detach(Some(&node), name, &leaving).await?;
             }
             None => self.detach(None, name, &leaving).await?,
@@ -216,7 +216,7 @@ impl Controller {
         self.cx.client.get("", name).await
     }
 
-    /// The attachments that are to go, and whether by force.
+    /// Returns the attachments to delete, and whether by force.
     fn leaving(
         &self,
         node: Option<&Node>,
@@ -245,8 +245,8 @@ impl Controller {
         leaving
     }
 
-    /// Brings `volumesAttached` of the node's status up to date; answers the node as it is then.
-    async fn tell_node(
+    /// Updates `volumesAttached` in the node's status; returns the node after the write.
+    async fn publish_attached(
         &self,
         node: Arc<Node>,
         attachments: &[Arc<VolumeAttachment>],
@@ -254,23 +254,23 @@ impl Controller {
         leaving: &[String],
     ) -> Result<Arc<Node>> {
         let names = volumes_attached(&node, attachments, wanted, leaving);
-        let told = node.status.as_ref().and_then(|s| s.volumes_attached.as_ref()).into_iter().flatten();
-        let told: BTreeSet<&str> = told.map(|v| v.name.as_str()).collect();
-        if told.iter().copied().eq(names.iter().map(String::as_str)) {
+        let listed = node.status.as_ref().and_then(|s| s.volumes_attached.as_ref()).into_iter().flatten();
+        let listed: BTreeSet<&str> = listed.map(|v| v.name.as_str()).collect();
+        if listed.iter().copied().eq(names.iter().map(String::as_str)) {
             return Ok(node);
         }
-        let new: Vec<&String> = names.iter().filter(|name| !told.contains(name.as_str())).collect();
+        let new: Vec<&String> = names.iter().filter(|name| !listed.contains(name.as_str())).collect();
         let list: Vec<_> = names.iter().map(|name| json!({"name": name, "devicePath": ""})).collect();
         let patch = Patch::Merge(json!({"status": {"volumesAttached": list}}));
         let updated: Node = self.cx.client.patch("", node.name(), Some("status"), &patch).await?;
         for wanted in wanted.values().filter(|w| new.contains(&&w.unique_name())) {
             let text = format!("AttachVolume.Attach succeeded for volume {:?} ", wanted.volume.name());
-            self.tell_pods(wanted, EventType::Normal, SUCCEEDED, &text);
+            self.emit_to_pods(wanted, EventType::Normal, SUCCEEDED, &text);
         }
         Ok(Arc::new(updated))
     }
 
-    /// Deletes attachments, unless the node has begun to use them meanwhile.
+    /// Deletes attachments, unless the node has started to use them since.
     async fn detach(&self, node: Option<&Node>, node_name: &str, leaving: &[(String, bool)]) -> Result<()> {
         for (attachment, forced) in leaving {
             let in_use = node.and_then(|n| n.status.as_ref()?.volumes_in_use.as_ref()).into_iter().flatten();
@@ -298,7 +298,7 @@ impl Controller {
         let mut elsewhere = self.attachments.lister().by_index(BY_VOLUME, volume);
         elsewhere.retain(|attachment| attachment.spec.node_name != node);
         if !wanted.is_shareable() && !elsewhere.is_empty() {
-            self.tell_of_others(id, wanted, &elsewhere);
+            self.warn_of_multi_attach(id, wanted, &elsewhere);
             return Ok(());
         }
         let attachment = VolumeAttachment {
@@ -320,7 +320,7 @@ impl Controller {
                 let text = format!(
                     "AttachVolume.Attach failed for volume {volume:?} : kubernetes.io/csi: attacher.Attach failed: {error}"
                 );
-                self.tell_pods(wanted, EventType::Warning, FAILED, &text);
+                self.emit_to_pods(wanted, EventType::Warning, FAILED, &text);
                 return Err(error);
             }
         }
@@ -328,7 +328,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Tells users what becomes of an attachment.
+    /// Emits events about an attachment that fails or times out.
     fn follow(&self, attachment: &VolumeAttachment, wanted: &Wanted, node: &str) {
         if is_attached(attachment) || attachment.metadata.deletion_timestamp.is_some() {
             return;
@@ -337,9 +337,9 @@ impl Controller {
         let error = attachment.status.as_ref().and_then(|s| s.attach_error.as_ref());
         let why = match error {
             Some(error) => {
-                let told = format!("{:?} {:?}", error.time, error.message);
+                let seen = format!("{:?} {:?}", error.time, error.message);
                 let text = error.message.clone().unwrap_or_default();
-                self.memory.is_news(name, &told).then_some(text)
+                self.memory.is_news(name, &seen).then_some(text)
             }
             None if self.memory.pending_for(name, now) >= ATTACH_TIMEOUT => {
                 self.memory.wait_anew(name, now);
@@ -357,12 +357,12 @@ impl Controller {
         if let Some(why) = why {
             let volume = wanted.volume.name();
             let text = format!("AttachVolume.Attach failed for volume {volume:?} : {why}");
-            self.tell_pods(wanted, EventType::Warning, FAILED, &text);
+            self.emit_to_pods(wanted, EventType::Warning, FAILED, &text);
         }
     }
 
-    /// The volume is other nodes', by their attachments: told once to each pod.
-    fn tell_of_others(&self, id: &str, wanted: &Wanted, others: &[Arc<VolumeAttachment>]) {
+    /// Emits one Multi-Attach warning per pod while the volume is attached to other nodes.
+    fn warn_of_multi_attach(&self, id: &str, wanted: &Wanted, others: &[Arc<VolumeAttachment>]) {
         let claim = wanted.volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
         let part = |part: Option<&String>| part.cloned().unwrap_or_default();
         let key = claim.map(|c| format!("{}/{}", part(c.namespace.as_ref()), part(c.name.as_ref())));
@@ -378,14 +378,14 @@ impl Controller {
         }
     }
 
-    fn tell_pods(&self, wanted: &Wanted, type_: EventType, reason: &str, text: &str) {
+    fn emit_to_pods(&self, wanted: &Wanted, type_: EventType, reason: &str, text: &str) {
         for pod in &wanted.pods {
             self.cx.recorder.event(&**pod, type_, reason, text);
         }
     }
 }
 
-/// Attachments that others have made have names of their own.
+/// Reports whether this controller made the attachment: others have names of another form.
 fn is_ours(attachment: &VolumeAttachment) -> bool {
     attachment.name().len() == 68 && attachment.name().starts_with("csi-")
 }

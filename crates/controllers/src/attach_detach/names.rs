@@ -1,15 +1,15 @@
-//! The names of volumes of CSI drivers: in the status of nodes, and as attachments.
+//! The names of CSI volumes in the status of nodes, and of their attachments.
 
 use sha2::{Digest, Sha256};
 
 const PREFIX: &str = "kubernetes.io/csi/";
 
-/// As `volumesInUse` and `volumesAttached` of a node name a volume.
+/// Returns the name of a volume in `volumesInUse` and `volumesAttached` of a node.
 pub fn unique_name(driver: &str, handle: &str) -> String {
     format!("{PREFIX}{driver}^{handle}")
 }
 
-/// The VolumeAttachment of a volume to a node.
+/// Returns the name of the VolumeAttachment of a volume to a node.
 pub fn attachment_name(driver: &str, handle: &str, node: &str) -> String {
     let mut hash = Sha256::new();
     [handle, driver, node].iter().for_each(|part| hash.update(part.as_bytes()));
@@ -17,7 +17,7 @@ pub fn attachment_name(driver: &str, handle: &str, node: &str) -> String {
     format!("csi-{hex}")
 }
 
-/// Whether a name in a node's status means the volume of this attachment.
+/// Reports whether a name in a node's status means the volume of this attachment.
 pub fn means(unique_name: &str, attachment: &str, node: &str) -> bool {
     let parts = unique_name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('^'));
     parts.is_some_and(|(driver, handle)| attachment_name(driver, handle, node) == attachment)

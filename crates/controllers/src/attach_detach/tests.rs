@@ -1,4 +1,4 @@
-//! The controller against an API server in memory; the test is the external attacher and the kubelet.
+//! The controller against an in-memory API server; the test plays the external attacher and the kubelet.
 
 use k8s_openapi::api::core::v1::Event as ApiEvent;
 use serde_json::{Value, json};
@@ -56,14 +56,14 @@ fn attachment(world: &World, node: &str) -> Option<VolumeAttachment> {
     world.api.get("", &attachment_name("d", "h", node))
 }
 
-/// What the external attacher says.
+/// Writes a status as the external attacher does.
 fn answer(world: &World, node: &str, status: Value) {
     world.api.edit::<VolumeAttachment>("", &attachment_name("d", "h", node), |a| {
         a.status = serde_json::from_value(status).unwrap();
     });
 }
 
-/// What the kubelet says.
+/// Sets whether the kubelet reports the volume as in use.
 fn in_use(world: &World, node: &str, used: bool) {
     world.api.edit::<Node>("", node, |n| {
         n.status.as_mut().unwrap().volumes_in_use = used.then(|| vec![unique_name("d", "h")]);
@@ -90,7 +90,7 @@ async fn a_volume_follows_its_pod_from_node_to_node() {
     assert_eq!(attached(&world, "a"), 1);
     in_use(&world, "a", true);
 
-    // One node only may have it.
+    // Only one node may attach the volume.
     add_pod(&world, "second", "b");
     world.pass(1.0).await;
     assert!(attachment(&world, "b").is_none());
@@ -132,7 +132,7 @@ async fn nodes_that_are_gone_lose_their_volumes() {
     world.pass(10.0).await;
     assert!(attachment(&world, "a").is_none());
 
-    // Out of service: at once.
+    // With the out-of-service taint the volume is detached at once.
     in_use(&world, "a", false);
     add_pod(&world, "p", "a");
     world.pass(1.0).await;
@@ -157,7 +157,7 @@ async fn nobody_attaches() {
     let want = "p FailedAttachVolume AttachVolume.Attach failed for volume \"v\" : timed out waiting for \
                 external-attacher of d CSI driver to attach volume h";
     assert_eq!(world.events(), [want]);
-    // Once it is known that the driver attaches nothing, nobody waits.
+    // Once a CSIDriver shows that the driver does not attach, the attachment is deleted.
     add::<CSIDriver>(&world, json!({"metadata": {"name": "d"}, "spec": {"attachRequired": false}}));
     world.pass(1.0).await;
     assert!(attachment(&world, "a").is_none());

@@ -1,4 +1,4 @@
-//! CronJob: starts a Job at each time of a schedule.
+//! CronJob: creates a Job at each time of a schedule.
 
 mod plan;
 
@@ -101,14 +101,14 @@ impl Controller {
         let wake = plan.wake;
         let done = self.carry_out(&cron, plan).await;
         if let Some(wait) = wake {
-            // Whatever failed now, the next time is not to be missed.
+            // Even after a failure the next scheduled time must not be missed.
             self.queue.add_after(key, wait);
         }
         done
     }
 
-    /// Adds the active jobs that the informer does not show: after a restart it may be older than what an earlier life
-    /// of the controller has written, and a job that runs must not be taken for one that is gone.
+    /// Adds the active jobs that the informer does not show. After a restart the informer may be older than the last
+    /// writes of the previous run, and a running job must not be taken for a deleted one.
     async fn add_unseen(&self, cron: &CronJob, jobs: &mut Vec<Arc<Job>>) -> Result<()> {
         for active in cron.status.iter().flat_map(|s| s.active.iter().flatten()) {
             let uid = active.uid.as_deref().unwrap_or_default();
@@ -136,7 +136,7 @@ impl Controller {
         {
             match self.delete(cron, name).await {
                 Err(error) if stands_in_the_way => return Err(error),
-                // An old one that cannot go keeps no new one from its time.
+                // An old job that cannot be deleted does not prevent the next one.
                 Err(error) => {
                     undeleted = Err(error);
                     continue;
@@ -167,8 +167,8 @@ impl Controller {
         undeleted
     }
 
-    /// The job, unless its namespace is going or somebody else has one of its name. One that was started before its start
-    /// could be noted counts as started.
+    /// Creates the job; returns `None` if its namespace is being deleted or another owner has a job of that name. A
+    /// job whose start could not be recorded before counts as created.
     async fn create(&self, cron: &CronJob, job: &Job) -> Result<Option<Job>> {
         still_owns(&self.cx.client, cron).await?;
         let mut new = job.clone();
@@ -190,7 +190,7 @@ impl Controller {
             Err(e) if e.is_already_exists() => {
                 let there: Job = self.cx.client.get(cron.namespace(), new.name()).await?;
                 let ours = controller_of(&there.metadata).is_some_and(|o| o.uid == cron.uid());
-                // Another's job of this name: nothing is to be done until the next time.
+                // The job of this name belongs to another owner: nothing can be done until the next scheduled time.
                 Ok(ours.then_some(there))
             }
             Err(e) => {
@@ -265,7 +265,7 @@ mod tests {
         "*/5 * * * *".clone_into(&mut cron.spec.schedule);
         client.update(&cron).await.unwrap();
         world.pass(1.0).await;
-        assert_eq!(world.api.all::<Job>().len(), 0, "the times that have passed are not made up for");
+        assert_eq!(world.api.all::<Job>().len(), 0, "missed times are not caught up");
         world.pass(300.0).await;
         assert_eq!(world.api.all::<Job>().len(), 1);
     }

@@ -1,4 +1,4 @@
-//! What a CronJob does next: which time is due, what becomes of jobs still running, which old ones go. Pure.
+//! What a CronJob does next: which time is due, what happens to running jobs, and which old jobs are deleted. Pure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::job::{COMPLETE, FAILED, condition, is_finished};
 use crate::support::owners::controller_reference;
 
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
-/// More missed times than these are told as a fault.
+/// More missed times than these cause a warning event.
 const MANY: usize = 100;
-/// So long after its time a job is started, that clocks a little apart do not matter.
+/// How long after its scheduled time a job is created, so that small clock differences do not matter.
 const SLACK: Duration = Duration::from_millis(100);
 
 pub type Note = (EventType, &'static str, String);
@@ -28,21 +28,21 @@ pub type Note = (EventType, &'static str, String);
 pub struct Plan {
     pub status: CronJobStatus,
     pub create: Option<Job>,
-    /// Names of jobs: those that a new one replaces, and old ones beyond the history limits.
+    /// Names of jobs to delete: those that a new one replaces, and old ones beyond the history limits.
     pub replace: Vec<String>,
     pub expire: Vec<String>,
     pub events: Vec<Note>,
     pub wake: Option<Duration>,
 }
 
-/// The latest time that is due, and how many were since `earliest`, counted up to a bound.
+/// The latest due time, and the number of times since `earliest`, counted up to a bound.
 #[derive(Debug, PartialEq)]
 struct Due {
     at: Timestamp,
     missed: usize,
 }
 
-/// `jobs` are all that the CronJob controls.
+/// Plans the next steps; `jobs` are all jobs that the CronJob controls.
 pub fn plan(cron: &CronJob, jobs: &[Arc<Job>], now: Timestamp) -> Plan {
     let mut plan = Plan { status: cron.status.clone().unwrap_or_default(), ..Plan::default() };
     follow(cron, jobs, &mut plan);
@@ -55,7 +55,7 @@ pub fn plan(cron: &CronJob, jobs: &[Arc<Job>], now: Timestamp) -> Plan {
     tidy(plan)
 }
 
-/// What is due, and when the next is; the fault that keeps all of them from being started.
+/// Plans the due job and when to reconcile next. Returns an error event if no job can be started at all.
 fn go_on(cron: &CronJob, now: Timestamp, plan: &mut Plan) -> Result<(), Note> {
     let zone = zone(cron)?;
     if cron.spec.suspend == Some(true) {
@@ -82,8 +82,8 @@ fn go_on(cron: &CronJob, now: Timestamp, plan: &mut Plan) -> Result<(), Note> {
     Ok(())
 }
 
-/// When a CronJob is next looked at whose schedule or zone was changed: at its next time. What would have been due by
-/// the new schedule until now is not started, as upstream's. The event where the schedule cannot be read.
+/// Returns how long until the next time of a CronJob whose schedule or time zone was changed. As upstream, times of
+/// the new schedule that have passed are not started. Returns an event as the error if the schedule cannot be parsed.
 pub fn rescheduled(cron: &CronJob, now: Timestamp) -> Result<Option<Duration>, Note> {
     let text = &cron.spec.schedule;
     let schedule = Schedule::parse(text).map_err(|_| {
@@ -96,7 +96,8 @@ pub fn rescheduled(cron: &CronJob, now: Timestamp) -> Result<Option<Duration>, N
     Ok(wake(&schedule, &zone, due.map(|due| due.at).or(earliest), now))
 }
 
-/// How long until the next time. It counts from the time before on, not from now: `@every` has its own beginning.
+/// Returns how long until the next time, counted from the previous time rather than from now: `@every` has its own
+/// start.
 fn wake(schedule: &Schedule, zone: &TimeZone, before: Option<Timestamp>, now: Timestamp) -> Option<Duration> {
     schedule.next(before.unwrap_or(now), zone).map(|at| until(now, at) + SLACK)
 }
@@ -125,7 +126,7 @@ fn unsupported(schedule: &str) -> String {
     )
 }
 
-/// Brings the list of running jobs up to date.
+/// Updates the list of running jobs.
 fn follow(cron: &CronJob, jobs: &[Arc<Job>], plan: &mut Plan) {
     let active = plan.status.active.get_or_insert_default();
     for job in jobs {
@@ -158,7 +159,7 @@ fn follow(cron: &CronJob, jobs: &[Arc<Job>], plan: &mut Plan) {
     active.retain(known);
 }
 
-/// After this time jobs may be missing.
+/// Returns the time after which jobs may be missing.
 fn earliest(cron: &CronJob, deadline: Option<i64>, now: Timestamp) -> Option<Timestamp> {
     let last = cron.status.as_ref().and_then(|s| s.last_schedule_time.as_ref()).map(|t| t.0);
     let mut earliest = last.or(cron.metadata.creation_timestamp.as_ref().map(|t| t.0))?;
@@ -169,7 +170,7 @@ fn earliest(cron: &CronJob, deadline: Option<i64>, now: Timestamp) -> Option<Tim
     Some(earliest)
 }
 
-/// The latest time in (`earliest`, `now`], in a bounded number of steps however long ago `earliest` is.
+/// Returns the latest time in (`earliest`, `now`], in a bounded number of steps however long ago `earliest` is.
 fn latest(schedule: &Schedule, zone: &TimeZone, earliest: Timestamp, now: Timestamp) -> Option<Due> {
     let mut at = schedule.next(earliest, zone).filter(|t| *t <= now)?;
     let mut missed = 1;
@@ -183,7 +184,7 @@ fn latest(schedule: &Schedule, zone: &TimeZone, earliest: Timestamp, now: Timest
     Some(Due { at, missed })
 }
 
-/// The latest time in [`known`, `now`], found from just before `now` backwards, in growing strides.
+/// Returns the latest time in [`known`, `now`], searching backwards from `now` in growing strides.
 fn near(schedule: &Schedule, zone: &TimeZone, known: Timestamp, now: Timestamp) -> Timestamp {
     let mut stride = SignedDuration::from_secs(60);
     let found = loop {
@@ -195,7 +196,7 @@ fn near(schedule: &Schedule, zone: &TimeZone, known: Timestamp, now: Timestamp) 
         }
     };
     let steps = std::iter::successors(Some(found), |t| schedule.next(*t, zone).filter(|t| *t <= now));
-    // A stride twice as long as needed holds only a few times.
+    // A stride at most twice as long as needed contains only a few times.
     steps.take(10_000).last().unwrap_or(found)
 }
 
@@ -259,7 +260,7 @@ fn new_job(cron: &CronJob, at: Timestamp, zone: &TimeZone) -> Job {
     }
 }
 
-/// A reference to a started job, as the status lists it.
+/// Returns a reference to a started job for the status.
 pub fn reference(job: &Job) -> ObjectReference {
     ObjectReference {
         api_version: Some(Job::RESOURCE.api_version()),
@@ -272,14 +273,14 @@ pub fn reference(job: &Job) -> ObjectReference {
     }
 }
 
-/// Finished jobs beyond the history limits, oldest first.
+/// Returns the finished jobs beyond the history limits, oldest first.
 fn expired(cron: &CronJob, jobs: &[Arc<Job>]) -> Vec<String> {
     let over = |type_: &str, limit: Option<i32>| {
         let Some(limit) = limit else { return Vec::new() };
         let mut done: Vec<&Arc<Job>> =
             jobs.iter().filter(|j| condition(j, type_).is_some_and(|c| c.status == "True")).collect();
         let started = |j: &Arc<Job>| j.status.as_ref().and_then(|s| s.start_time.as_ref()).map(|t| t.0);
-        // Who never started goes last.
+        // Jobs that never started are sorted last.
         let age = |j: &Arc<Job>| (started(j).is_none(), started(j));
         done.sort_by(|a, b| (age(a), a.name()).cmp(&(age(b), b.name())));
         let surplus = done.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
@@ -371,13 +372,13 @@ mod tests {
     #[test]
     fn schedules_that_cannot_be_kept_are_told() {
         let now = at("2026-01-01T01:00:00Z");
-        for (schedule, told, started) in [
+        for (schedule, reason, started) in [
             ("TZ=Asia/Kolkata 30 6 * * *", "UnsupportedSchedule", true),
             ("59 23 31 2 *", "InvalidSchedule", false),
             ("every day", "UnparseableSchedule", false),
         ] {
             let plan = plan(&cron(json!({"schedule": schedule})), &[], now);
-            assert_eq!((reasons(&plan), plan.create.is_some()), (vec![told], started), "{schedule}");
+            assert_eq!((reasons(&plan), plan.create.is_some()), (vec![reason], started), "{schedule}");
         }
     }
 

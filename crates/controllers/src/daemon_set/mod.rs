@@ -1,4 +1,4 @@
-//! DaemonSet: one pod on every node that fits, rolled from template to template.
+//! DaemonSet: one pod on every eligible node, with rolling updates.
 
 mod nodes;
 mod plan;
@@ -28,9 +28,9 @@ use plan::{GENERATION_ANNOTATION, GENERATION_LABEL, HASH_LABEL, View, Why, Work,
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "daemonset-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-/// Pods created or deleted in one go.
+/// The most pods created or deleted in one reconciliation.
 const BURST: usize = 250;
-/// How long a failed pod stays before it makes room for the next one: doubled for each in a row.
+/// How long a failed pod is kept before it is replaced, doubled for each failure in a row.
 const FAILED_FIRST: Duration = Duration::from_secs(1);
 const FAILED_LONGEST: Duration = Duration::from_secs(15 * 60);
 
@@ -41,13 +41,13 @@ struct Controller {
     pods: PodControl,
     revisions: Revisions,
     queue: Arc<WorkQueue<ObjectKey>>,
-    /// By set and node: when the next failed pod may be deleted, and how long the wait is by now.
+    /// By set and node: when the next failed pod may be deleted, and the current delay.
     failed: Mutex<HashMap<(ObjectKey, String), Wait>>,
 }
 
-/// How a set's pods fail on a node.
+/// The back-off of a set's failing pods on a node.
 struct Wait {
-    /// Of the set's spec: a new one is a new chance.
+    /// The generation of the set's spec: a new one resets the back-off.
     generation: Option<i64>,
     until: Duration,
     long: Duration,
@@ -102,7 +102,7 @@ async fn run(cx: Arc<Context>) {
     queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
-/// Whether a node's change may change where daemons run.
+/// Reports whether a node's change may affect where daemon pods run.
 fn matters(event: &Event<Node>) -> bool {
     let Event::Updated { old, new } = event else { return true };
     let taints = |n: &Node| n.spec.as_ref().and_then(|s| s.taints.clone());
@@ -142,14 +142,14 @@ impl Controller {
         let now = self.cx.clock.now();
         let view = View { set: &set, pod: &pod, nodes: &nodes, pods: by_node(&pods), hash: &hash, now };
         let mut result = self.carry_out(&view, view.manage()).await;
-        // What managing has changed is seen at the next look; only then is it time to roll.
+        // The rolling update continues only after the informer has seen what `manage` changed.
         if result.is_ok() && !self.pods.is_pending(&key).await && view.is_rolling() {
             result = self.carry_out(&view, view.roll()).await;
         }
-        let told = self.write_status(&view, collisions).await;
+        let status_written = self.write_status(&view, collisions).await;
         let dropped = self.drop_history(&set, &revisions, &current, &pods).await;
         self.look_again_when_available(&set, &pods);
-        result.and(told).and(dropped)
+        result.and(status_written).and(dropped)
     }
 
     async fn carry_out(&self, view: &View<'_>, work: Work<'_>) -> Result<()> {
@@ -169,10 +169,10 @@ impl Controller {
         self.pods.create_all(view.set, &pods).await.1
     }
 
-    /// Tells of ended pods, and holds back the deletion of those that fail again and again.
+    /// Emits events about ended pods, and delays the deletion of pods that fail repeatedly.
     fn may_delete(&self, set: &DaemonSet, pod: &Pod, why: Why) -> bool {
         let node = nodes::node_of(pod).unwrap_or("");
-        let told = |what: &str, fate: &str| {
+        let message = |what: &str, fate: &str| {
             format!(
                 "Found {what} daemon pod {}/{} on node {node}, will try to {fate} it",
                 pod.namespace(),
@@ -182,7 +182,7 @@ impl Controller {
         match why {
             Why::Surplus => true,
             Why::Succeeded => {
-                let text = told("succeeded", "delete");
+                let text = message("succeeded", "delete");
                 self.cx.recorder.event(set, EventType::Normal, "SucceededDaemonPod", text);
                 true
             }
@@ -199,11 +199,11 @@ impl Controller {
                     self.queue.add_after(set.key(), entry.until - now);
                     return false;
                 }
-                // A node that has been well for long enough starts anew.
+                // A node without failures for long enough starts again with the first delay.
                 let is_well = now > entry.until + 2 * FAILED_LONGEST;
                 entry.long = if is_well { FAILED_FIRST } else { (entry.long * 2).min(FAILED_LONGEST) };
                 entry.until = now + entry.long;
-                let text = told("failed", "kill");
+                let text = message("failed", "kill");
                 self.cx.recorder.event(set, EventType::Warning, "FailedDaemonPod", text);
                 true
             }
@@ -227,7 +227,7 @@ impl Controller {
             let own = hash_of(revision, HASH_LABEL);
             revision.name() == current.name() || pods.iter().any(|p| hash(p).as_deref() == Some(own))
         };
-        // Those that pods still run count, too, but stay.
+        // Revisions that pods still have count towards the limit, but are never deleted.
         let limit = usize::try_from(set.spec.revision_history_limit.unwrap_or(10)).unwrap_or(0);
         let kept = revisions.iter().filter(|r| r.name() != current.name() && live(r)).count();
         let limit = i32::try_from(limit.saturating_sub(kept)).unwrap_or(i32::MAX);
@@ -255,7 +255,7 @@ impl Controller {
     }
 }
 
-/// The labels that tell a pod's template.
+/// Sets the labels that identify a pod's template.
 fn label(pod: &mut Pod, set: &DaemonSet, hash: &str) {
     let labels = pod.metadata.labels.get_or_insert_default();
     labels.insert(HASH_LABEL.to_owned(), hash.to_owned());

@@ -1,4 +1,4 @@
-//! On which nodes a DaemonSet runs, and how its pods are tied to them.
+//! On which nodes a DaemonSet runs, and how its pods are bound to them.
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{
@@ -12,17 +12,17 @@ use crate::support::pod_control::pod_from;
 
 const NAME_FIELD: &str = "metadata.name";
 
-/// What a node means to a DaemonSet.
+/// Whether a DaemonSet runs on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fit {
-    /// A pod belongs there.
+    /// The node should have a pod.
     Run,
-    /// A pod that is there may stay, but none is created.
+    /// An existing pod may stay, but none is created.
     Stay,
     Neither,
 }
 
-/// The taints of troubles that daemons live with, and whether only daemons on the host's network do.
+/// The taints that daemon pods tolerate, and whether only pods with host networking do.
 const TOLERATED: &[(&str, &str, bool)] = &[
     ("node.kubernetes.io/not-ready", "NoExecute", false),
     ("node.kubernetes.io/unreachable", "NoExecute", false),
@@ -33,7 +33,7 @@ const TOLERATED: &[(&str, &str, bool)] = &[
     ("node.kubernetes.io/network-unavailable", "NoSchedule", true),
 ];
 
-/// The set's pod, for no node yet.
+/// Makes the set's pod, not yet for a particular node.
 pub fn pod_of(set: &DaemonSet) -> Pod {
     let mut pod = pod_from(set, Some(&set.spec.template));
     let spec = pod.spec.get_or_insert_default();
@@ -49,7 +49,7 @@ pub fn pod_of(set: &DaemonSet) -> Pod {
         if *host_only && !on_host {
             continue;
         }
-        // One of the set's own, which may be for a time only, is made to last.
+        // A toleration of the set's own may be limited in time; the limit is removed.
         let means = |t: &&mut Toleration| {
             Toleration { toleration_seconds: None, ..Toleration::clone(t) } == toleration
         };
@@ -61,7 +61,7 @@ pub fn pod_of(set: &DaemonSet) -> Pod {
     pod
 }
 
-/// Ties the pod to the node, by name, for the scheduler to see.
+/// Adds a required node affinity for the node's name, which the scheduler follows.
 pub fn tie(pod: &mut Pod, node: &str) {
     let requirement = NodeSelectorRequirement {
         key: NAME_FIELD.to_owned(),
@@ -76,7 +76,7 @@ pub fn tie(pod: &mut Pod, node: &str) {
         Some(NodeSelector { node_selector_terms: vec![term] });
 }
 
-/// The node that the pod is bound or tied to.
+/// Returns the node that the pod is bound to or has the affinity for.
 pub fn node_of(pod: &Pod) -> Option<&str> {
     let bound = pod.spec.as_ref()?.node_name.as_deref().filter(|n| !n.is_empty());
     bound.or_else(|| {
@@ -89,7 +89,7 @@ pub fn node_of(pod: &Pod) -> Option<&str> {
     })
 }
 
-/// `pod` is the set's, as [`pod_of`] gives it.
+/// Decides whether the pod may run on the node; `pod` is made by [`pod_of`].
 pub fn fit(pod: &Pod, node: &Node) -> Fit {
     let wanted = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or("");
     if !wanted.is_empty() && wanted != node.name() || !node_matches(pod, node) {

@@ -14,22 +14,22 @@ use crate::support::pod_state::{has_ended, is_available, is_ready};
 
 pub const GENERATION_LABEL: &str = "pod-template-generation";
 pub const GENERATION_ANNOTATION: &str = "deprecated.daemonset.template.generation";
-/// The label of pods and revisions.
+/// The label of pods and revisions with the template's hash.
 pub const HASH_LABEL: &str = "controller-revision-hash";
 
 /// A set, its nodes, and its pods.
 pub struct View<'v> {
     pub set: &'v DaemonSet,
-    /// The set's pod, as the nodes judge it.
+    /// The set's pod, to match against nodes.
     pub pod: &'v Pod,
     pub nodes: &'v [Arc<Node>],
     pub pods: BTreeMap<String, Vec<&'v Pod>>,
-    /// The hash of the present template.
+    /// The hash of the current template.
     pub hash: &'v str,
     pub now: Timestamp,
 }
 
-/// Why a pod goes.
+/// Why a pod is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
     Surplus,
@@ -37,16 +37,16 @@ pub enum Why {
     Succeeded,
 }
 
-/// What there is to do.
+/// The pods to create and delete.
 #[derive(Debug, Default, PartialEq)]
 pub struct Work<'v> {
-    /// Names of nodes that get a pod.
+    /// The names of nodes that get a pod.
     pub create: Vec<String>,
     pub delete: Vec<(&'v Pod, Why)>,
 }
 
-/// The pods by the node they are on or meant for; without those that are meant for none in particular, and those that
-/// have ended and only wait for their removal.
+/// Groups the pods by the node they are bound to or meant for. Leaves out pods for no particular node, and pods that
+/// have ended and are being deleted.
 pub fn by_node(pods: &[Arc<Pod>]) -> BTreeMap<String, Vec<&Pod>> {
     let mut map: BTreeMap<String, Vec<&Pod>> = BTreeMap::new();
     for pod in pods.iter().filter(|pod| !(has_ended(pod) && is_terminating(pod))) {
@@ -69,7 +69,7 @@ fn is_bound(pod: &Pod) -> bool {
     pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).is_some_and(|n| !n.is_empty())
 }
 
-/// Bound ones first, then the older ones.
+/// Sorts bound pods first, then older ones first.
 fn oldest_first(pods: &mut [&Pod]) {
     let created = |p: &Pod| p.metadata.creation_timestamp.as_ref().map(|t| t.0);
     pods.sort_by(|a, b| (!is_bound(a), created(a), a.name()).cmp(&(!is_bound(b), created(b), b.name())));
@@ -99,8 +99,8 @@ impl<'v> View<'v> {
         pod.metadata.labels.as_ref().and_then(|l| l.get(HASH_LABEL)).is_some_and(|h| h == self.hash)
     }
 
-    /// Of the present template: by its hash, or by the generation of the template, which whoever kept other revisions
-    /// has noted, too.
+    /// Reports whether the pod has the current template: by its hash, or by the template generation that controllers
+    /// with other revision hashes have recorded too.
     fn is_updated(&self, pod: &Pod) -> bool {
         let generation = self.set.metadata.annotations.as_ref().and_then(|a| a.get(GENERATION_ANNOTATION));
         let noted = pod.metadata.labels.as_ref().and_then(|l| l.get(GENERATION_LABEL));
@@ -120,7 +120,7 @@ impl<'v> View<'v> {
         strategy.and_then(|s| s.type_.as_deref()).unwrap_or("RollingUpdate") == "RollingUpdate"
     }
 
-    /// maxSurge and maxUnavailable in pods; both never are 0.
+    /// Returns maxSurge and maxUnavailable in pods; never are both 0.
     fn limits(&self) -> (i32, i32) {
         if !self.is_rolling() {
             return (0, 0);
@@ -132,7 +132,7 @@ impl<'v> View<'v> {
         if surge == 0 && unavailable == 0 { (0, 1) } else { (surge, unavailable) }
     }
 
-    /// One pod on each node that fits, none elsewhere; ended pods make room for new ones.
+    /// Plans one pod on each eligible node and none elsewhere; ended pods are replaced.
     pub fn manage(&self) -> Work<'v> {
         let mut work = Work::default();
         let surging = self.limits().0 > 0;
@@ -162,7 +162,7 @@ impl<'v> View<'v> {
             work.delete.extend(running.into_iter().skip(1).map(|p| (p, Why::Surplus)));
             return;
         }
-        // With surge a pod that is ending makes way for its successor at once.
+        // With surge, a terminating pod is replaced at once.
         let ended = pods.iter().all(|p| is_terminating(p));
         if running.is_empty() && ended && fit == Fit::Run {
             work.create.push(node.name().to_owned());
@@ -182,7 +182,7 @@ impl<'v> View<'v> {
         }
     }
 
-    /// Pods that wait for a node which no longer exists never start.
+    /// Deletes pods that wait for a node which no longer exists: they would never start.
     fn leave_lost_nodes(&self, work: &mut Work<'v>) {
         let known = |name: &str| self.nodes.iter().any(|n| n.name() == name);
         for pods in self.pods.iter().filter(|(node, _)| !known(node)).map(|(_, pods)| pods) {
@@ -191,7 +191,8 @@ impl<'v> View<'v> {
         }
     }
 
-    /// One step of a rolling update: old pods to delete and, with surge, nodes that get a new one beside the old.
+    /// Plans one step of a rolling update: old pods to delete and, with surge, nodes that get a new pod beside the
+    /// old one.
     pub fn roll(&self) -> Work<'v> {
         let (surge, unavailable) = self.limits();
         if surge > 0 { self.roll_with_surge(surge) } else { self.roll_in_place(unavailable) }
@@ -202,7 +203,7 @@ impl<'v> View<'v> {
         for node in self.nodes.iter().filter(|n| !self.on(n).is_empty() || fit(self.pod, n) == Fit::Run) {
             match self.pair(self.on(node)) {
                 Some((None, Some(old))) if self.available(old) => candidates.push(old),
-                // Replacing it costs nothing.
+                // The old pod is unavailable: replacing it costs no availability.
                 Some((None, Some(old))) => {
                     broken.push(old);
                     unavailable += 1;
@@ -218,7 +219,7 @@ impl<'v> View<'v> {
 
     fn roll_with_surge(&self, max_surge: i32) -> Work<'v> {
         let (mut surging, mut free, mut candidates, mut delete) = (0, Vec::new(), Vec::new(), Vec::new());
-        // Those on nodes that get no new one go when enough others are there.
+        // Old pods on nodes that get no new one are deleted if enough others are available.
         let (mut available, mut left) = (0, Vec::new());
         for node in self.nodes.iter().filter(|n| !self.on(n).is_empty() || fit(self.pod, n) == Fit::Run) {
             let pair = self.pair(self.on(node));
@@ -231,7 +232,7 @@ impl<'v> View<'v> {
                 Some((None, Some(old))) if !gets_one && self.available(old) => left.push((old, Why::Surplus)),
                 Some((None, Some(old))) if !gets_one => delete.push((old, Why::Surplus)),
                 Some((None, Some(old))) if self.available(old) => candidates.push(node.name().to_owned()),
-                // There is no service to lose: it does not count as surge.
+                // The old pod is unavailable: its replacement does not count as surge.
                 Some((None, Some(_))) => free.push(node.name().to_owned()),
                 Some((Some(new), Some(old))) if self.available(new) => delete.push((old, Why::Surplus)),
                 Some((Some(_), Some(_))) => surging += 1,
@@ -244,7 +245,8 @@ impl<'v> View<'v> {
         Work { create: free, delete }
     }
 
-    /// The live pod of the present template and that of an earlier one; `None` where there are several of a sort.
+    /// Returns the live pod of the current template and that of an earlier one; `None` if there are several of
+    /// either.
     #[allow(clippy::type_complexity, reason = "two pods, either of which may be missing, or too many")]
     fn pair(&self, pods: &[&'v Pod]) -> Option<(Option<&'v Pod>, Option<&'v Pod>)> {
         let (mut new, mut old) = (None, None);

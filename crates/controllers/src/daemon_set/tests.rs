@@ -1,4 +1,4 @@
-//! DaemonSets on nodes that come, go and change.
+//! DaemonSets on nodes that are added, removed and changed.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ impl Trial {
         Self { world, client }
     }
 
-    /// Images by node, of pods that are not being deleted.
+    /// Returns the images by node, of pods that are not being deleted.
     fn pods(&self) -> BTreeMap<String, Vec<String>> {
         let mut map: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for pod in self.live() {
@@ -64,13 +64,13 @@ impl Trial {
         map
     }
 
-    /// Pods that are not being deleted.
+    /// Returns the pods that are not being deleted.
     fn live(&self) -> Vec<Pod> {
         let all = self.world.api.all::<Pod>().into_iter();
         all.filter(|p| p.metadata.deletion_timestamp.is_none()).collect()
     }
 
-    /// Lets the deleted pods go, binds the others and makes them ready.
+    /// Removes the deleted pods, binds the others and makes them ready.
     async fn start_pods(&self) {
         for pod in self.world.api.all::<Pod>() {
             if pod.metadata.deletion_timestamp.is_some() {
@@ -138,7 +138,7 @@ async fn rolling_in_place_replaces_so_many_at_a_time() {
     trial.start_pods().await;
     trial.set_image("v2").await;
     let of = |image: &str| trial.pods().values().flatten().filter(|i| *i == image).count();
-    assert_eq!((of("v1"), of("v2")), (2, 0), "one goes, and the next waits until its successor is ready");
+    assert_eq!((of("v1"), of("v2")), (2, 0), "the next waits until the replacement is ready");
     for left in [1, 0, 0] {
         trial.start_pods().await;
         assert_eq!(of("v1"), left);
@@ -147,7 +147,7 @@ async fn rolling_in_place_replaces_so_many_at_a_time() {
     let revisions = trial.world.api.all::<ControllerRevision>();
     assert_eq!(revisions.iter().filter_map(|r| r.revision).max(), Some(2));
 
-    // Back again: the first revision becomes the third.
+    // Rolling back: the first revision gets number 3.
     trial.set_image("v1").await;
     let revisions = trial.world.api.all::<ControllerRevision>();
     assert_eq!((revisions.len(), revisions.iter().filter_map(|r| r.revision).max()), (2, Some(3)));
@@ -181,7 +181,7 @@ async fn a_failed_pod_is_replaced_with_growing_patience() {
     };
     let first = fail().await;
     let second = trial.live().remove(0).metadata.name.unwrap();
-    assert_ne!(first, second, "the first failure is cleared at once");
+    assert_ne!(first, second, "the first failed pod is replaced at once");
     let name = fail().await;
     assert_eq!(trial.live()[0].metadata.name.as_deref(), Some(name.as_str()), "the second waits");
     trial.world.pass(2.0).await;
@@ -206,7 +206,7 @@ async fn pods_of_no_node_and_ended_ones_are_in_nobodys_way() {
     trial.world.pass(2.0).await;
     let mut names: Vec<_> = trial.live().into_iter().filter_map(|p| p.metadata.name).collect();
     names.retain(|name| *name != ended.metadata.name.clone().unwrap());
-    assert_eq!(names.len(), 2, "the bare one and a successor: {names:?}");
+    assert_eq!(names.len(), 2, "the bare pod and a replacement: {names:?}");
     assert!(names.contains(&"bare".to_owned()));
 }
 

@@ -39,9 +39,9 @@ struct Controller {
     sets: Informer<ReplicaSet>,
     pods: Lister<Pod>,
     queue: Arc<WorkQueue<ObjectKey>>,
-    /// Sets: the sizes of all of them together decide about each.
+    /// The newest own writes of sets: the size of each depends on the sizes of all of them.
     written: Written,
-    /// Deployments: their statuses.
+    /// The newest own writes of the Deployments' statuses.
     own: Written,
 }
 
@@ -57,7 +57,7 @@ async fn run(cx: Arc<Context>) {
     sets.add_handler(move |event| set_changed(&on_set, &known, event));
     let (on_pod, known) = (Arc::clone(&queue), sets.lister());
     pods.add_handler(move |event| {
-        // Recreate waits for the last old pod to go.
+        // The strategy Recreate waits until the last old pod is gone.
         if let Event::Deleted(pod) = event
             && let Some(owner) = controller_of(&pod.metadata).filter(|o| o.kind == "ReplicaSet")
             && let Some(set) = known.get(pod.namespace(), &owner.name)
@@ -120,7 +120,7 @@ fn is_paused(deployment: &Deployment) -> bool {
     deployment.spec.paused.unwrap_or(false)
 }
 
-/// A Deployment's sets, oldest first, and which of them is the newest template's.
+/// A Deployment's sets, oldest first, and the index of the newest template's set.
 struct Family {
     sets: Vec<ReplicaSet>,
     newest: Option<usize>,
@@ -136,7 +136,7 @@ impl Family {
         old.map(|(_, s)| s.clone()).collect()
     }
 
-    /// The index in `sets` of the old set at this index in [`Family::old`].
+    /// Returns the index in `sets` of the old set at this index in [`Family::old`].
     fn old_index(&self, index: usize) -> usize {
         match self.newest {
             Some(newest) if index >= newest => index + 1,
@@ -192,13 +192,13 @@ impl Controller {
         self.write_status(&deployment, &family, true).await
     }
 
-    /// Whether the informers still lack a write of the Deployment's status or of one of its sets.
+    /// Reports whether the informers still lack a write of the Deployment's status or of one of its sets.
     async fn is_pending(&self, key: &ObjectKey) -> bool {
         if self.own.is_pending(key, self.deployments.observed_version()) {
             return true;
         }
         if self.written.is_doubtful(key) {
-            // The answer to a write was lost: what there is, past the informer.
+            // The answer to a write was lost, so the sets are listed past the informer.
             let options = ListOptions::default();
             let Ok((sets, _)) = self.cx.client.list::<ReplicaSet>(Some(&key.namespace), &options).await
             else {
@@ -211,7 +211,7 @@ impl Controller {
         self.written.is_pending(key, self.sets.observed_version())
     }
 
-    /// Notes a write of one of the Deployment's sets, done or doubtful.
+    /// Records a write of one of the Deployment's sets, whether certain or doubtful.
     fn noted(&self, deployment: &Deployment, outcome: Result<ReplicaSet>) -> Result<ReplicaSet> {
         match &outcome {
             Ok(set) => self.written.note(&deployment.key(), &set.metadata),
@@ -250,7 +250,7 @@ impl Controller {
         Ok(sets)
     }
 
-    /// Shows in the Progressing condition that the rollout was paused or goes on.
+    /// Sets the Progressing condition when the rollout is paused or resumed.
     async fn note_pause(&self, deployment: &mut Deployment) -> Result<()> {
         if status::deadline(deployment).is_none() {
             return Ok(());
@@ -272,16 +272,17 @@ impl Controller {
         Ok(())
     }
 
-    /// What `deprecated.deployment.rollback.to` asks for, once: an earlier template and its annotations.
+    /// Carries out the rollback that `deprecated.deployment.rollback.to` requests, once: restores an earlier template
+    /// and its annotations.
     async fn roll_back(&self, deployment: &Deployment, family: &Family) -> Result<()> {
         let Some(rollback) = rollback::rollback(deployment, &family.sets) else { return Ok(()) };
-        // The change comes back as an event.
+        // The change arrives as an event, which requeues the Deployment.
         self.cx.client.update(&rollback.deployment).await?;
         self.cx.recorder.event(deployment, rollback.type_, rollback.reason, rollback.message);
         Ok(())
     }
 
-    /// Brings annotations of the newest set and of the Deployment up to date.
+    /// Updates the annotations of the newest set and of the Deployment.
     async fn adopt_newest(&self, deployment: &mut Deployment, family: &mut Family) -> Result<()> {
         let Some(index) = family.newest else { return Ok(()) };
         let mut set = family.sets[index].clone();
@@ -296,19 +297,19 @@ impl Controller {
         self.note_newest(deployment, &family.sets[index], "FoundNewReplicaSet", "Found new replica set").await
     }
 
-    /// Writes the revision, and that there is progress, where the Deployment does not show it yet.
+    /// Writes the revision and the progress, if the Deployment's status does not show them yet.
     async fn note_newest(
         &self,
         deployment: &mut Deployment,
         set: &ReplicaSet,
         reason: &str,
-        words: &str,
+        text: &str,
     ) -> Result<()> {
         let mut changed = revision::annotate_deployment(deployment, set);
         let known =
             deployment.status.as_ref().is_some_and(|s| status::find(s, status::PROGRESSING).is_some());
         if status::deadline(deployment).is_some() && (!known || reason == "NewReplicaSetCreated") {
-            let message = format!("{words} \"{}\"", set.name());
+            let message = format!("{text} \"{}\"", set.name());
             let next = deployment.status.get_or_insert_default();
             status::set(next, status::PROGRESSING, "True", reason, &message, self.cx.clock.now());
             changed = true;
@@ -319,7 +320,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Makes sure that there is a set for the present template.
+    /// Ensures that there is a set for the current template.
     async fn ensure_newest(&self, deployment: &mut Deployment, family: &mut Family) -> Result<()> {
         if family.newest.is_some() {
             return self.adopt_newest(deployment, family).await;
@@ -328,10 +329,10 @@ impl Controller {
         let wanted = revision::new_set(deployment, &family.sets);
         let (created, is_new) = match self.cx.client.create(&wanted).await {
             Err(e) if e.is_already_exists() => (self.resolve_collision(deployment, &wanted).await?, false),
-            // The Deployment goes, too.
+            // The Deployment will be deleted with its namespace.
             Err(e) if namespace_is_terminating(&e) => return Ok(()),
             Err(e) => {
-                self.tell_uncreated(deployment, &wanted, &e).await;
+                self.record_failed_create(deployment, &wanted, &e).await;
                 return self.noted(deployment, Err(e)).map(drop);
             }
             Ok(created) => (created, true),
@@ -344,15 +345,15 @@ impl Controller {
         family.sets.push(created);
         let index = family.sets.len() - 1;
         family.newest = Some(index);
-        let (reason, words) = match is_new {
+        let (reason, text) = match is_new {
             true => ("NewReplicaSetCreated", "Created new replica set"),
             false => ("FoundNewReplicaSet", "Found new replica set"),
         };
-        self.note_newest(deployment, &family.sets[index], reason, words).await
+        self.note_newest(deployment, &family.sets[index], reason, text).await
     }
 
-    /// Shows why there is no set for the present template.
-    async fn tell_uncreated(&self, deployment: &mut Deployment, wanted: &ReplicaSet, error: &Error) {
+    /// Sets the condition that explains why the set for the current template could not be created.
+    async fn record_failed_create(&self, deployment: &mut Deployment, wanted: &ReplicaSet, error: &Error) {
         let text = format!("Failed to create new replica set {:?}: {error}", wanted.name());
         self.cx.recorder.event(&*deployment, EventType::Warning, UNCREATED, text.clone());
         if status::deadline(deployment).is_none() {
@@ -368,8 +369,8 @@ impl Controller {
         }
     }
 
-    /// A set of that name exists: ours with the same template (the informer is behind), or a collision of hashes,
-    /// which the next attempt avoids.
+    /// Handles a set that exists under the name: either the Deployment's own with the same template (the informer
+    /// lags), or a hash collision, which the next attempt avoids.
     async fn resolve_collision(
         &self,
         deployment: &mut Deployment,
@@ -392,7 +393,7 @@ impl Controller {
             let all = sizes::sum(&family.sets);
             let size = sizes::newest(deployment, replicas(&family.sets[index]), all);
             if size != replicas(&family.sets[index]) {
-                // One move at a time: the status of this one decides about the next.
+                // One set is resized at a time: its new status determines the next step.
                 return self.resize(deployment, family, Resize { index, replicas: size }).await;
             }
         }
@@ -404,7 +405,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Returns false while old pods are still there.
+    /// Returns false while old pods still exist.
     async fn recreate(&self, deployment: &mut Deployment, family: &mut Family) -> Result<bool> {
         self.adopt_newest(deployment, family).await?;
         let mut shrunk = false;
@@ -414,8 +415,8 @@ impl Controller {
                 shrunk = true;
             }
         }
-        let told = |set: &ReplicaSet| set.status.as_ref().is_some_and(|status| status.replicas > 0);
-        if shrunk || family.old().iter().any(told) || self.has_old_pods(deployment, family) {
+        let reports_pods = |set: &ReplicaSet| set.status.as_ref().is_some_and(|status| status.replicas > 0);
+        if shrunk || family.old().iter().any(reports_pods) || self.has_old_pods(deployment, family) {
             return Ok(false);
         }
         self.ensure_newest(deployment, family).await?;

@@ -1,4 +1,4 @@
-//! Revisions: which ReplicaSet is the newest, what it is called and numbered, which old ones are history.
+//! Revisions: which ReplicaSet is the newest, its name and number, and which old ones are beyond the history limit.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
 pub const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-replicas";
 pub const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
 pub const HASH_LABEL: &str = "pod-template-hash";
-/// Not copied from a Deployment to its ReplicaSets.
+/// Annotations that are not copied from a Deployment to its ReplicaSets.
 pub const OWN_ANNOTATIONS: &[&str] = &[
     "kubectl.kubernetes.io/last-applied-configuration",
     REVISION,
@@ -25,9 +25,9 @@ pub const OWN_ANNOTATIONS: &[&str] = &[
     MAX_REPLICAS,
     "deprecated.deployment.rollback.to",
 ];
-/// The length at which the oldest numbers fall out of the revision history.
+/// The length at which the oldest numbers are dropped from the revision history.
 const MAX_HISTORY: usize = 2000;
-/// A revisionHistoryLimit of this value keeps everything.
+/// The revisionHistoryLimit that keeps everything.
 const KEEP_ALL: i32 = i32::MAX;
 
 pub fn number_annotation(meta: &ObjectMeta, key: &str) -> Option<i32> {
@@ -54,7 +54,7 @@ pub fn without_hash(template: &PodTemplateSpec) -> PodTemplateSpec {
     template
 }
 
-/// The index of the set that runs the Deployment's present template; the oldest, should there be several.
+/// Returns the index of the set with the Deployment's current template; the oldest one if there are several.
 pub fn find_newest(deployment: &Deployment, sets: &[ReplicaSet]) -> Option<usize> {
     let wanted = without_hash(&template_of(deployment));
     let same = |set: &ReplicaSet| set.spec.template.as_ref().is_some_and(|t| without_hash(t) == wanted);
@@ -63,9 +63,9 @@ pub fn find_newest(deployment: &Deployment, sets: &[ReplicaSet]) -> Option<usize
     (0..sets.len()).filter(|i| same(&sets[*i])).min_by_key(created)
 }
 
-/// A hash of the template and the number of collisions so far, in letters that make no words.
+/// Hashes the template and the collision count, and encodes the hash in characters that form no words.
 pub fn template_hash(template: &PodTemplateSpec, collisions: Option<i32>) -> String {
-    // serde_json writes struct fields in a fixed order and our maps are sorted: equal templates give equal bytes.
+    // serde_json writes struct fields in a fixed order and the maps are sorted: equal templates give equal bytes.
     let bytes = serde_json::to_vec(template).unwrap_or_default();
     let mut hash = fnv1a(0x811c_9dc5, &bytes);
     if let Some(collisions) = collisions {
@@ -79,7 +79,7 @@ fn fnv1a(start: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(start, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
-/// The ReplicaSet for the Deployment's present template. `old` are all the others.
+/// Makes the ReplicaSet for the Deployment's current template. `old` are all other sets.
 pub fn new_set(deployment: &Deployment, old: &[ReplicaSet]) -> ReplicaSet {
     let spec = deployment.spec.clone();
     let hash = template_hash(&spec.template, deployment.status.as_ref().and_then(|s| s.collision_count));
@@ -111,7 +111,7 @@ pub fn new_set(deployment: &Deployment, old: &[ReplicaSet]) -> ReplicaSet {
     set
 }
 
-/// The Deployment's name, cut where the whole would be too long, and the hash.
+/// Returns the Deployment's name, cut if the result would be too long, with the hash.
 fn set_name(deployment: &str, hash: &str) -> String {
     let mut room = DNS_SUBDOMAIN_MAX.saturating_sub(hash.len() + 1).min(deployment.len());
     while !deployment.is_char_boundary(room) {
@@ -120,12 +120,12 @@ fn set_name(deployment: &str, hash: &str) -> String {
     format!("{}-{hash}", &deployment[..room])
 }
 
-/// One above the highest revision among the old sets.
+/// Returns the highest revision among the old sets plus 1.
 pub fn next_revision(old: &[ReplicaSet]) -> i64 {
     old.iter().map(|s| revision(&s.metadata)).max().unwrap_or(0) + 1
 }
 
-/// Notes on a set the sizes that later scaling is measured by.
+/// Records in a set's annotations the sizes that proportional scaling refers to.
 pub fn annotate_sizes(deployment: &Deployment, set: &mut ReplicaSet) {
     let annotations = set.metadata.annotations.get_or_insert_default();
     let wanted = wanted(deployment);
@@ -133,7 +133,7 @@ pub fn annotate_sizes(deployment: &Deployment, set: &mut ReplicaSet) {
     annotations.insert(MAX_REPLICAS.to_owned(), wanted.saturating_add(limits(deployment).0).to_string());
 }
 
-/// Brings the newest set's annotations up to date: the Deployment's own, and a revision of at least `next`.
+/// Updates the newest set's annotations: the Deployment's own, and a revision of at least `next`.
 pub fn annotate_newest(deployment: &Deployment, set: &mut ReplicaSet, next: i64) {
     let old_revision = revision(&set.metadata);
     let annotations = set.metadata.annotations.get_or_insert_default();
@@ -162,7 +162,7 @@ fn extend_history(history: &str, revision: i64) -> String {
     numbers.join(",")
 }
 
-/// Writes the newest set's revision on the Deployment; returns whether that changed it.
+/// Copies the newest set's revision to the Deployment; returns whether that changed it.
 pub fn annotate_deployment(deployment: &mut Deployment, newest: &ReplicaSet) -> bool {
     let Some(value) = newest.metadata.annotations.as_ref().and_then(|a| a.get(REVISION)).cloned() else {
         return false;
@@ -171,7 +171,7 @@ pub fn annotate_deployment(deployment: &mut Deployment, newest: &ReplicaSet) -> 
     annotations.insert(REVISION.to_owned(), value.clone()).as_ref() != Some(&value)
 }
 
-/// The old sets beyond the history limit that have no pods left.
+/// Returns the old sets beyond the history limit that have no pods.
 pub fn beyond_history<'s>(deployment: &Deployment, old: &'s [ReplicaSet]) -> Vec<&'s ReplicaSet> {
     let limit = deployment.spec.revision_history_limit.unwrap_or(10);
     if limit == KEEP_ALL {

@@ -1,4 +1,5 @@
-//! The rollback of `extensions/v1beta1`, which lives on as an annotation: back to an earlier revision's template.
+//! The rollback of `extensions/v1beta1`, which still exists as an annotation: returns to an earlier revision's
+//! template.
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use knarr_api::kind::Kind;
@@ -8,7 +9,7 @@ use super::revision::{self, OWN_ANNOTATIONS, without_hash};
 
 const ROLLBACK_TO: &str = "deprecated.deployment.rollback.to";
 
-/// What becomes of the request, and the Deployment without it.
+/// The outcome of the request, and the Deployment without the request.
 pub struct Rollback {
     pub deployment: Deployment,
     pub type_: EventType,
@@ -16,12 +17,12 @@ pub struct Rollback {
     pub message: String,
 }
 
-/// The revision that is asked for; 0 is the one before the present.
+/// Returns the requested revision; 0 stands for the previous one.
 pub fn asked(deployment: &Deployment) -> Option<i64> {
     deployment.metadata.annotations.as_ref()?.get(ROLLBACK_TO)?.parse().ok()
 }
 
-/// The second highest revision, if there are two.
+/// Returns the second highest revision, if there are two.
 fn before_last(sets: &[ReplicaSet]) -> Option<i64> {
     let mut numbers: Vec<i64> =
         sets.iter().map(|s| revision::revision(&s.metadata)).filter(|n| *n > 0).collect();
@@ -30,7 +31,7 @@ fn before_last(sets: &[ReplicaSet]) -> Option<i64> {
     numbers.iter().rev().nth(1).copied()
 }
 
-/// `None` where nothing is asked for.
+/// Carries out the requested rollback; `None` if none is requested.
 pub fn rollback(deployment: &Deployment, sets: &[ReplicaSet]) -> Option<Rollback> {
     let asked = asked(deployment)?;
     let mut next = deployment.clone();
@@ -60,7 +61,7 @@ pub fn rollback(deployment: &Deployment, sets: &[ReplicaSet]) -> Option<Rollback
         return Some(Rollback { deployment: next, type_, reason, message });
     }
     next.spec.template = template;
-    // Its annotations are those of then, save what is about sets and revisions.
+    // The annotations become those of the earlier revision, except those about sets and revisions.
     let annotations = next.metadata.annotations.get_or_insert_default();
     annotations.retain(|key, _| OWN_ANNOTATIONS.contains(&key.as_str()));
     let then = set.metadata.annotations.iter().flatten();

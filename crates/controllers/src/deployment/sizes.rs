@@ -1,4 +1,4 @@
-//! How many pods each ReplicaSet of a Deployment should have next: rolling update, scaling in proportion, limits.
+//! How many pods each ReplicaSet of a Deployment should have next: rolling update, proportional scaling, limits.
 //!
 //! Source: the documented behaviour of maxSurge, maxUnavailable and proportional scaling.
 
@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::revision::{DESIRED_REPLICAS, MAX_REPLICAS, number_annotation};
 
-/// A new size for the ReplicaSet at this index; its present one where only the annotations that go with it are old.
+/// A new size for the ReplicaSet at this index; its current size if only its size annotations are outdated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resize {
     pub index: usize,
@@ -22,13 +22,14 @@ pub fn replicas(set: &ReplicaSet) -> i32 {
     set.spec.replicas.unwrap_or(1)
 }
 
-/// The available pods that the set keeps: its status may be older than its size, and pods beyond that are going.
+/// Returns the available pods that the set keeps: its status may be older than its size, and pods beyond that are
+/// being deleted.
 pub fn available(set: &ReplicaSet) -> i32 {
     set.status.as_ref().and_then(|s| s.available_replicas).unwrap_or(0).min(replicas(set))
 }
 
-/// Whether the set's status was written for the size that it has now. Until then it may count pods that have gone:
-/// a set that was made smaller and larger again keeps its old status for a while.
+/// Reports whether the set's status was written for its current size. Until then it may count deleted pods: a set
+/// that was shrunk and enlarged again keeps its old status for a while.
 pub fn is_observed(set: &ReplicaSet) -> bool {
     set.status.as_ref().and_then(|s| s.observed_generation) >= set.metadata.generation
 }
@@ -38,7 +39,8 @@ pub fn is_rolling(deployment: &Deployment) -> bool {
     strategy.and_then(|s| s.type_.as_deref()).unwrap_or("RollingUpdate") == "RollingUpdate"
 }
 
-/// maxSurge and maxUnavailable in pods. Percentages of the surge round up, of the other down; both never are 0.
+/// Returns maxSurge and maxUnavailable in pods. Percentages of maxSurge round up, those of maxUnavailable down; never
+/// are both 0.
 pub fn limits(deployment: &Deployment) -> (i32, i32) {
     if !is_rolling(deployment) {
         return (0, 0);
@@ -64,7 +66,7 @@ fn resolve(value: &IntOrString, total: i32, round_up: bool) -> i32 {
     }
 }
 
-/// The size of the newest ReplicaSet (now `current`) while all sets together have `all` pods.
+/// Returns the next size of the newest ReplicaSet (now `current`) while all sets together have `all` pods.
 pub fn newest(deployment: &Deployment, current: i32, all: i32) -> i32 {
     let wanted = wanted(deployment);
     if !is_rolling(deployment) || current > wanted {
@@ -74,8 +76,9 @@ pub fn newest(deployment: &Deployment, current: i32, all: i32) -> i32 {
     if room <= 0 { current } else { current + room.min(wanted - current) }
 }
 
-/// Sizes of the old sets (oldest first) that a rolling update allows now: unhealthy pods go first, then healthy ones
-/// as long as enough stay available. Nothing goes on the word of a status that is older than its set's size.
+/// Returns the sizes of the old sets (oldest first) that a rolling update allows now: unhealthy pods are removed
+/// first, then healthy ones as long as enough stay available. A status that is older than its set's size removes
+/// nothing.
 pub fn shrink_old(deployment: &Deployment, newest: Option<&ReplicaSet>, old: &[ReplicaSet]) -> Vec<Resize> {
     let old_pods = sum(old);
     if old_pods == 0 || old.iter().chain(newest).any(|s| replicas(s) > 0 && !is_observed(s)) {
@@ -112,13 +115,13 @@ fn changes(sets: &[ReplicaSet], sizes: &[i32]) -> Vec<Resize> {
         .collect()
 }
 
-/// Whether the Deployment was scaled since its active sets were last sized.
+/// Reports whether the Deployment was scaled since its active sets were last sized.
 pub fn was_scaled(deployment: &Deployment, sets: &[ReplicaSet]) -> bool {
     let desired = |set: &ReplicaSet| number_annotation(&set.metadata, DESIRED_REPLICAS);
     sets.iter().filter(|s| replicas(s) > 0).any(|s| desired(s).is_some_and(|d| d != wanted(deployment)))
 }
 
-/// New sizes after the Deployment was scaled, or while it is paused. `newest` is the index of the newest set.
+/// Returns new sizes after the Deployment was scaled, or while it is paused. `newest` is the index of the newest set.
 pub fn scale(deployment: &Deployment, sets: &[ReplicaSet], newest: Option<usize>) -> Vec<Resize> {
     let wanted = wanted(deployment);
     let active: Vec<usize> = (0..sets.len()).filter(|i| replicas(&sets[*i]) > 0).collect();
@@ -138,20 +141,20 @@ pub fn scale(deployment: &Deployment, sets: &[ReplicaSet], newest: Option<usize>
     if is_rolling(deployment) { in_proportion(deployment, sets, active) } else { Vec::new() }
 }
 
-/// Whether the set's annotations tell the Deployment's present size, or it has no pods and none are needed. Whoever was
-/// interrupted between two sets has left the old size on one, which would look like scaling for ever.
+/// Reports whether the set's annotations have the Deployment's current size, or it has no pods and none are needed. A
+/// controller that was stopped between two sets has left the old size on one, which would count as scaling for ever.
 fn is_noted(deployment: &Deployment, set: &ReplicaSet) -> bool {
     let desired = number_annotation(&set.metadata, DESIRED_REPLICAS);
     replicas(set) == 0 || desired.is_none_or(|d| d == wanted(deployment))
 }
 
-/// Whether both sizes that later scaling is measured by are noted.
+/// Reports whether both size annotations for proportional scaling are current.
 fn is_annotated(deployment: &Deployment, set: &ReplicaSet) -> bool {
     let max = number_annotation(&set.metadata, MAX_REPLICAS);
     is_noted(deployment, set) && max == Some(wanted(deployment).saturating_add(limits(deployment).0))
 }
 
-/// The sizes of these sets together; what is more than a number holds is the greatest number.
+/// Returns the sum of the sets' sizes, saturating at the largest number.
 pub fn sum<'s>(sets: impl IntoIterator<Item = &'s ReplicaSet>) -> i32 {
     sets.into_iter().map(replicas).fold(0, i32::saturating_add)
 }
@@ -166,7 +169,7 @@ fn active_or_latest(sets: &[ReplicaSet], active: &[usize], newest: Option<usize>
     }
 }
 
-/// Spreads a change of size over the active sets by their share; what rounding leaves goes to the largest.
+/// Distributes a change of size over the active sets in proportion; the largest set gets the rounding remainder.
 fn in_proportion(deployment: &Deployment, sets: &[ReplicaSet], mut active: Vec<usize>) -> Vec<Resize> {
     let wanted = wanted(deployment);
     let allowed = if wanted > 0 { wanted.saturating_add(limits(deployment).0) } else { 0 };
@@ -199,7 +202,7 @@ fn in_proportion(deployment: &Deployment, sets: &[ReplicaSet], mut active: Vec<u
     resizes
 }
 
-/// By how much one set's size changes in proportion to the Deployment's.
+/// Returns by how much one set's size changes in proportion to the Deployment's.
 fn share(deployment: &Deployment, set: &ReplicaSet, allowed: i32) -> i32 {
     let current = replicas(set);
     if wanted(deployment) == 0 {
@@ -257,11 +260,12 @@ mod tests {
     #[test]
     fn pods_that_are_going_do_not_count_as_available() {
         let d = deployment(4).rolling(1, 1).build();
-        // One was given up already, and the status does not show it: 4 pods for 3 that have to stay, so one may go.
+        // One pod was deleted already, which the status does not show: 4 pods for 3 that must stay, so one may be
+        // removed.
         let old = [set("old", 3).available(4).build()];
         let new = set("new", 1).available(1).build();
         assert_eq!(shrink_old(&d, Some(&new), &old), [Resize { index: 0, replicas: 2 }]);
-        // Smaller and larger again: nobody knows how many of them are available.
+        // The set was shrunk and enlarged again: it is unknown how many of its pods are available.
         let mut old = set("old", 4).available(4).build();
         old.metadata.generation = Some(3);
         old.status.as_mut().unwrap().observed_generation = Some(1);
@@ -275,7 +279,8 @@ mod tests {
         let d = deployment(10).rolling(3, 2).build();
         let old = [set("a", 5).available(5).build(), set("b", 5).available(0).build()];
         let new = set("new", 3).available(0).build();
-        // 13 pods, 8 have to stay, 3 new ones are not there yet: 2 may go, and they are the broken ones.
+        // Of 13 pods 8 must stay and 3 new ones are not available yet: 2 may be removed, which are the unhealthy
+        // ones.
         assert_eq!(shrink_old(&d, Some(&new), &old), [Resize { index: 1, replicas: 3 }]);
     }
 
@@ -298,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_set_that_keeps_its_size_learns_the_new_one_of_the_deployment() {
-        // The first set was scaled, and then whoever did it died.
+        // The controller was stopped after it had scaled the first set.
         let d = deployment(5).rolling(1, 1).build();
         let sets = [
             set("a", 4).available(4).annotated(DESIRED_REPLICAS, "5").annotated(MAX_REPLICAS, "6").build(),

@@ -17,7 +17,7 @@ pub fn find<'s>(status: &'s DeploymentStatus, type_: &str) -> Option<&'s Deploym
     status.conditions.iter().flatten().find(|c| c.type_.as_deref() == Some(type_))
 }
 
-/// Puts a condition in place; one that says the same already is left alone, so that its times stay.
+/// Sets a condition; one that is the same already is left alone, so that its times are kept.
 pub fn set(
     status: &mut DeploymentStatus,
     type_: &str,
@@ -50,7 +50,7 @@ pub fn remove(status: &mut DeploymentStatus, type_: &str) {
     status.conditions = status.conditions.take().filter(|c| !c.is_empty());
 }
 
-/// The counts and the Available condition.
+/// Returns the status with the counts and the Available condition.
 fn counts(
     deployment: &Deployment,
     sets: &[ReplicaSet],
@@ -85,7 +85,7 @@ fn counts(
     status
 }
 
-/// Every pod is of the newest set and available.
+/// Reports whether every pod belongs to the newest set and is available.
 pub fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
     let wanted = wanted(deployment);
     let is = |n: Option<i32>| n.unwrap_or(0) == wanted;
@@ -104,13 +104,13 @@ fn has_moved(old: &DeploymentStatus, new: &DeploymentStatus) -> bool {
         || n(new.available_replicas) > n(old.available_replicas)
 }
 
-/// progressDeadlineSeconds; `None` when there is no deadline.
+/// Returns progressDeadlineSeconds; `None` if there is no deadline.
 pub fn deadline(deployment: &Deployment) -> Option<Duration> {
     let seconds = deployment.spec.progress_deadline_seconds?;
     (seconds != i32::MAX).then(|| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
 }
 
-/// How long until the rollout counts as stuck; zero when it does already, `None` when nothing is under way.
+/// Returns how long until the rollout counts as stuck; zero if it does already, `None` if no rollout is in progress.
 pub fn time_to_deadline(
     deployment: &Deployment,
     status: &DeploymentStatus,
@@ -128,7 +128,7 @@ pub fn time_to_deadline(
     Some(deadline.saturating_sub(since))
 }
 
-/// The whole next status. `rolling_out` is false while only the counts are to be brought up to date (paused, scaled).
+/// Returns the whole next status. `rolling_out` is false if only the counts are to be updated (paused, scaled).
 pub fn next(
     deployment: &Deployment,
     sets: &[ReplicaSet],
@@ -172,7 +172,7 @@ fn progress(
         let message = format!("{subject} has successfully progressed.");
         set(status, PROGRESSING, "True", NEW_SET_AVAILABLE, &message, now);
     } else if has_moved(old, status) {
-        // A fresh update time restarts the deadline; the transition time stays while it goes on.
+        // A new update time restarts the deadline; the transition time is kept while the rollout progresses.
         let since = find(status, PROGRESSING)
             .filter(|c| c.status.as_deref() == Some("True"))
             .and_then(|c| c.last_transition_time.clone());

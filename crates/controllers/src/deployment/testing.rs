@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 pub struct DeploymentBuilder(Deployment);
 pub struct SetBuilder(ReplicaSet);
 
-/// A Deployment `web` of so many replicas.
+/// Builds a Deployment `web` with this many replicas.
 pub fn deployment(replicas: i32) -> DeploymentBuilder {
     let mut d = Deployment::default();
     d.metadata.name = Some("web".into());

@@ -1,4 +1,4 @@
-//! Deployments against the API in memory.
+//! Deployments against the in-memory API server.
 
 use http::Method;
 use k8s_openapi::api::core::v1::Event as ApiEvent;

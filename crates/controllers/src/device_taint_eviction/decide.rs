@@ -1,4 +1,5 @@
-//! Which pods have to go for the taints of their devices, and when: a pure function of claims, slices and rules.
+//! Which pods must be evicted because of taints of their devices, and when: a pure function of claims, slices and
+//! rules.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,18 +15,18 @@ use knarr_api::kind::Kind;
 
 pub const NO_EXECUTE: &str = "NoExecute";
 
-/// What is looked up on the way.
+/// The objects that the decision looks up.
 pub trait Seen {
-    /// All slices of a pool, by driver and name.
+    /// Returns all slices of a pool, by driver and name.
     fn pool(&self, driver: &str, pool: &str) -> Vec<Arc<ResourceSlice>>;
     fn claim(&self, namespace: &str, name: &str) -> Option<Arc<ResourceClaim>>;
 }
 
-/// A pod has to go then.
+/// When a pod must be evicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Eviction {
     pub when: Timestamp,
-    /// The uids of the rules that have a part in it.
+    /// The uids of the rules that contribute to the eviction.
     pub rules: BTreeSet<String>,
 }
 
@@ -50,14 +51,14 @@ pub fn allocated(claim: &ResourceClaim) -> &[DeviceRequestAllocationResult] {
     allocation.and_then(|a| a.devices.as_ref()?.results.as_deref()).unwrap_or_default()
 }
 
-/// Whether the rule selects the device. One without a selector selects none.
+/// Reports whether the rule selects the device. A rule without a selector selects none.
 pub fn selects(rule: &DeviceTaintRule, driver: &str, pool: &str, device: &str) -> bool {
     let Some(selector) = &rule.spec.device_selector else { return false };
     let is = |wanted: &Option<String>, has: &str| wanted.as_deref().is_none_or(|w| w == has);
     is(&selector.driver, driver) && is(&selector.pool, pool) && is(&selector.device, device)
 }
 
-/// The slices of a pool that count: those of its newest generation.
+/// Returns the valid slices of a pool: those of its newest generation.
 pub fn newest(slices: &[Arc<ResourceSlice>]) -> impl Iterator<Item = &Arc<ResourceSlice>> {
     let generation = slices.iter().map(|s| s.spec.pool.generation).max();
     slices.iter().filter(move |s| Some(s.spec.pool.generation) == generation)
@@ -93,18 +94,18 @@ fn tolerates(toleration: &DeviceToleration, taint: &Taint) -> bool {
         }
 }
 
-/// When the taint ends the use of the device; never, where it is tolerated for ever.
+/// Returns when the taint ends the use of the device; `None` if it is tolerated forever.
 fn deadline(taint: &Taint, tolerations: &[DeviceToleration]) -> Option<Timestamp> {
     let mut least: Option<i64> = None;
     for toleration in tolerations.iter().filter(|t| tolerates(t, taint)) {
         let seconds = toleration.toleration_seconds?.max(0);
         least = Some(least.map_or(seconds, |known| known.min(seconds)));
     }
-    // A time too far away for the calendar never comes.
+    // A time that overflows the calendar is never reached.
     taint.since.checked_add(SignedDuration::from_secs(least.unwrap_or(0))).ok()
 }
 
-/// When those that use the claim have to go, under these rules of effect NoExecute.
+/// Returns when the consumers of the claim must be evicted, under these rules of effect NoExecute.
 pub fn of_claim(claim: &ResourceClaim, seen: &dyn Seen, rules: &[Arc<DeviceTaintRule>]) -> Option<Eviction> {
     let mut eviction = None;
     for result in allocated(claim) {
@@ -123,7 +124,8 @@ pub fn of_claim(claim: &ResourceClaim, seen: &dyn Seen, rules: &[Arc<DeviceTaint
     eviction
 }
 
-/// The claims that the pod uses: named in it, its own where they were made for it, and reserved for it.
+/// Returns the claims that the pod uses: named in its spec, owned by it if created from a template, and reserved for
+/// it.
 fn claims(pod: &Pod, seen: &dyn Seen) -> Vec<Arc<ResourceClaim>> {
     let listed = pod.spec.as_ref().and_then(|s| s.resource_claims.as_deref()).unwrap_or_default();
     let statuses = pod.status.as_ref().and_then(|s| s.resource_claim_statuses.as_deref()).unwrap_or_default();
@@ -143,7 +145,7 @@ fn claims(pod: &Pod, seen: &dyn Seen) -> Vec<Arc<ResourceClaim>> {
     used.collect()
 }
 
-/// When the pod has to go, if it has to. One without a node uses nothing.
+/// Returns when the pod must be evicted, if it must. A pod that is not bound to a node uses no devices.
 pub fn of_pod(pod: &Pod, seen: &dyn Seen, rules: &[Arc<DeviceTaintRule>]) -> Option<Eviction> {
     pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).filter(|n| !n.is_empty())?;
     let mut all = None;
@@ -211,7 +213,7 @@ mod tests {
             "nodeName": node, "resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}}))
     }
 
-    /// Seconds of the minute, and whether a rule has a part in it.
+    /// Returns the second of the eviction, and whether a rule contributes to it.
     fn when(
         slices: Vec<Arc<ResourceSlice>>,
         rules: &[Arc<DeviceTaintRule>],

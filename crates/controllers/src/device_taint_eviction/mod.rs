@@ -1,5 +1,5 @@
-//! Device taint eviction: pods whose devices get a NoExecute taint that they do not tolerate are deleted, and the
-//! statuses of DeviceTaintRules tell how far that is.
+//! Device taint eviction: deletes pods whose devices have a NoExecute taint that they do not tolerate, and reports
+//! the progress in the statuses of DeviceTaintRules.
 //!
 //! Source: `k8s.io/kubernetes/pkg/controller/devicetainteviction`, KEP-5055.
 
@@ -32,7 +32,7 @@ pub const DESCRIPTOR: Descriptor =
 
 /// The shortest time between two updates of a rule's status while pods are being evicted for it.
 const STATUS_PERIOD: Duration = Duration::from_secs(10);
-/// Claims, and slices, by `driver/pool` of their devices.
+/// The index of claims and of slices by `driver/pool` of their devices.
 const BY_POOL: &str = "device-pool";
 const EVENT_REASON: &str = "DeviceTaintManagerEviction";
 const DISRUPTION: Disruption = Disruption {
@@ -43,11 +43,11 @@ const DISRUPTION: Disruption = Disruption {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Key {
     Pod(ObjectKey),
-    /// The status of this rule.
+    /// Update the status of this rule.
     Rule(String),
 }
 
-/// An eviction that waits for its time.
+/// An eviction that is due later.
 #[derive(Debug, Clone)]
 struct Pending {
     uid: String,
@@ -56,15 +56,15 @@ struct Pending {
 #[derive(Default)]
 struct Memory {
     pending: BTreeMap<ObjectKey, Pending>,
-    /// The uids of pods that are deleted already; an entry goes with its pod.
+    /// The uids of pods that were deleted; an entry is removed with its pod.
     evicted: BTreeSet<String>,
-    /// Pods evicted so far, by uid of the rule; an entry goes with its rule.
+    /// The number of pods evicted so far, by uid of the rule; an entry is removed with its rule.
     by_rule: BTreeMap<String, u64>,
 }
 
 struct Controller {
     cx: Arc<Context>,
-    /// Writes the statuses of rules.
+    /// Applies the statuses of rules.
     applier: Client,
     pods: Lister<Pod>,
     claims: Lister<ResourceClaim>,
@@ -82,7 +82,7 @@ fn pool_of(driver: &str, pool: &str) -> String {
     format!("{driver}/{pool}")
 }
 
-/// The pods that the claim is reserved for.
+/// Returns the pods that the claim is reserved for.
 fn consumers(claim: &ResourceClaim) -> impl Iterator<Item = ObjectKey> + '_ {
     let reserved = claim.status.as_ref().and_then(|s| s.reserved_for.as_deref()).unwrap_or_default();
     let pods =
@@ -90,7 +90,7 @@ fn consumers(claim: &ResourceClaim) -> impl Iterator<Item = ObjectKey> + '_ {
     pods.map(|r| ObjectKey::new(claim.namespace(), &r.name))
 }
 
-/// What a slice says of NoExecute taints.
+/// Returns the NoExecute taints of a slice's devices, for comparison.
 fn tainted(slice: &ResourceSlice) -> impl PartialEq + use<> {
     let devices = slice.spec.devices.iter().flatten();
     let taints = devices.flat_map(|d| {
@@ -162,7 +162,7 @@ fn watch_pods(pods: &Informer<Pod>, queue: &Arc<WorkQueue<Key>>, memory: &Arc<Mu
     });
 }
 
-/// Claims that change hands, and devices whose taints change.
+/// Watches for claims whose reservations change and devices whose taints change.
 fn watch_devices(
     claims: &Informer<ResourceClaim>,
     slices: &Informer<ResourceSlice>,
@@ -197,7 +197,7 @@ fn watch_rules(
         match event {
             Event::Updated { old, new } if old.spec == new.spec && old.uid() == new.uid() => return,
             Event::Deleted(rule) => drop(lock(&of_rules).by_rule.remove(rule.uid())),
-            // Told at once, before anything is evicted.
+            // The status is updated at once, before any pod is evicted.
             Event::Added(rule) | Event::Updated { new: rule, .. } => {
                 on_rule.add(Key::Rule(rule.name().to_owned()))
             }
@@ -208,7 +208,7 @@ fn watch_rules(
     });
 }
 
-/// What of a pod decides which claims it uses.
+/// Returns the parts of a pod that determine which claims it uses, for comparison.
 fn uses(pod: &Pod) -> impl PartialEq + use<> {
     let node = pod.spec.as_ref().and_then(|s| s.node_name.clone());
     (node, pod.status.as_ref().and_then(|s| s.resource_claim_statuses.clone()), pod.uid().to_owned())
@@ -225,7 +225,7 @@ impl Seen for Controller {
 }
 
 impl Controller {
-    /// The rules that evict.
+    /// Returns the rules that evict.
     fn evicting(&self) -> Vec<Arc<DeviceTaintRule>> {
         self.rules.list().into_iter().filter(|rule| rule.spec.taint.effect == NO_EXECUTE).collect()
     }
@@ -241,7 +241,7 @@ impl Controller {
             return Ok(());
         };
         lock(&self.memory).pending.insert(key.clone(), Pending { uid: pod.uid().to_owned() });
-        self.tell_later(&eviction);
+        self.queue_statuses(&eviction);
         let now = self.cx.clock.now();
         if eviction.when > now {
             let wait = eviction.when.duration_since(now).try_into().unwrap_or_default();
@@ -259,8 +259,8 @@ impl Controller {
         Ok(())
     }
 
-    /// The statuses of rules follow evictions with some delay: more may be coming.
-    fn tell_later(&self, eviction: &Eviction) {
+    /// Queues the statuses of the eviction's rules with a delay, because further evictions may follow.
+    fn queue_statuses(&self, eviction: &Eviction) {
         for rule in self.rules.list().iter().filter(|rule| eviction.rules.contains(rule.uid())) {
             self.queue.add_after(Key::Rule(rule.name().to_owned()), STATUS_PERIOD);
         }
@@ -274,10 +274,10 @@ impl Controller {
             *memory.by_rule.entry(uid.clone()).or_default() += 1;
         }
         drop(memory);
-        self.tell_later(eviction);
+        self.queue_statuses(eviction);
     }
 
-    /// False where somebody else was faster.
+    /// Evicts the pod; returns false if another client deleted it first.
     async fn evict(&self, pod: &Pod) -> Result<bool> {
         self.cx.recorder.event(pod, EventType::Normal, EVENT_REASON, "Marking for deletion");
         let patch = mark(pod, DISRUPTION, self.cx.clock.now());
@@ -287,8 +287,8 @@ impl Controller {
     async fn rule(&self, name: &str) -> Result<()> {
         let Some(rule) = self.rules.get("", name) else { return Ok(()) };
         let now = self.cx.clock.now();
-        if let Some(told) = known(&rule).filter(|c| c.observed_generation == rule.metadata.generation) {
-            let since = now.duration_since(told.last_transition_time.0);
+        if let Some(shown) = known(&rule).filter(|c| c.observed_generation == rule.metadata.generation) {
+            let since = now.duration_since(shown.last_transition_time.0);
             let left = SignedDuration::try_from(STATUS_PERIOD).unwrap_or_default().checked_sub(since);
             if let Some(left) = left.filter(|left| left.is_positive()) {
                 self.queue.add_after(Key::Rule(name.to_owned()), left.try_into().unwrap_or_default());

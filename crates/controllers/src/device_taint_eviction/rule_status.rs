@@ -1,4 +1,4 @@
-//! What a DeviceTaintRule's status says of the evictions under way for it.
+//! The status of a DeviceTaintRule about its evictions.
 
 use jiff::Timestamp;
 use k8s_openapi::api::resource::v1::DeviceTaintRule;
@@ -6,14 +6,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 pub const EVICTION_IN_PROGRESS: &str = "EvictionInProgress";
 
-/// What was counted for the rule; for effect None, as if its effect were NoExecute.
+/// The counts for the rule; for effect None they are what they would be for NoExecute.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     pub pending_pods: usize,
     pub pending_namespaces: usize,
     pub published_devices: usize,
     pub allocated_devices: usize,
-    /// Since the controller started.
+    /// The number since the controller started.
     pub evicted_pods: u64,
 }
 
@@ -26,7 +26,7 @@ pub fn known(rule: &DeviceTaintRule) -> Option<&Condition> {
     conditions.iter().find(|c| c.type_ == EVICTION_IN_PROGRESS)
 }
 
-/// The condition to write; `None` when it stands already.
+/// Returns the condition to write; `None` if the rule has it already.
 pub fn condition(rule: &DeviceTaintRule, counts: Counts, now: Timestamp) -> Option<Condition> {
     let (mut reason, mut status, mut message) = (String::new(), "False", String::new());
     let namespaces = |several: &str| count(counts.pending_namespaces, "namespace", several);
@@ -121,11 +121,11 @@ mod tests {
                  DeviceTaintRule to trigger an update.",
             ),
         ] {
-            let told = condition(&rule(effect), counts, Timestamp::UNIX_EPOCH).unwrap();
-            assert_eq!(format!("{} {} {}", told.status, told.reason, told.message), expected);
+            let new = condition(&rule(effect), counts, Timestamp::UNIX_EPOCH).unwrap();
+            assert_eq!(format!("{} {} {}", new.status, new.reason, new.message), expected);
             let mut shown = rule(effect);
-            shown.status = Some(serde_json::from_value(json!({"conditions": [told]})).unwrap());
-            assert_eq!(condition(&shown, counts, Timestamp::MAX), None, "it stands");
+            shown.status = Some(serde_json::from_value(json!({"conditions": [new]})).unwrap());
+            assert_eq!(condition(&shown, counts, Timestamp::MAX), None, "the rule has it already");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The controller against the API server in memory.
+//! The controller against the in-memory API server.
 
 use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::api::resource::v1::{DeviceTaintRule, ResourceClaim, ResourceSlice};
@@ -13,7 +13,7 @@ fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
-/// A pod on a node with device x, which its claim tolerates to be tainted for so many seconds.
+/// Makes a pod on a node with device x; its claim tolerates the taint for this many seconds.
 fn world(tolerated_seconds: Option<i64>) -> World {
     let kinds = [
         Pod::RESOURCE,
@@ -50,7 +50,7 @@ fn is_there(world: &World) -> bool {
     world.api.get::<Pod>("ns", "p").is_some_and(|pod| pod.metadata.deletion_timestamp.is_none())
 }
 
-fn told(world: &World) -> String {
+fn rule_condition(world: &World) -> String {
     let rule = world.api.get::<DeviceTaintRule>("", "broken").unwrap();
     known(&rule).map_or_else(String::new, |c| format!("{} {} {}", c.status, c.reason, c.message))
 }
@@ -63,7 +63,7 @@ async fn pods_on_tainted_devices_go_when_their_patience_ends() {
     assert!(is_there(&world));
     world.api.add(&rule("NoExecute"));
     world.pass(5.0).await;
-    assert_eq!(told(&world), "True PodsPendingEviction 1 pod needs to be evicted in 1 namespace.");
+    assert_eq!(rule_condition(&world), "True PodsPendingEviction 1 pod needs to be evicted in 1 namespace.");
     assert!(is_there(&world));
     world.pass(15.0).await;
     assert!(is_there(&world));
@@ -71,7 +71,7 @@ async fn pods_on_tainted_devices_go_when_their_patience_ends() {
     assert!(!is_there(&world));
     assert_eq!(world.events(), ["p DeviceTaintManagerEviction Marking for deletion"]);
     world.pass(30.0).await;
-    assert_eq!(told(&world), "False Completed 1 pod evicted since starting the controller.");
+    assert_eq!(rule_condition(&world), "False Completed 1 pod evicted since starting the controller.");
 }
 
 #[tokio::test(start_paused = true)]
@@ -107,11 +107,11 @@ async fn a_rule_without_effect_tells_what_it_would_do() {
     world.pass(1.0).await;
     assert!(is_there(&world));
     assert!(
-        told(&world).starts_with(
+        rule_condition(&world).starts_with(
             "False NoEffect 2 published devices selected. 1 allocated device selected. 1 pod would be evicted in 1 \
              namespace if the effect was NoExecute."
         ),
         "{}",
-        told(&world)
+        rule_condition(&world)
     );
 }

@@ -1,4 +1,4 @@
-//! Disruption: keeps each PodDisruptionBudget's status, from which evictions take what they may.
+//! Disruption: maintains the status of each PodDisruptionBudget, which limits evictions.
 
 mod plan;
 mod scale;
@@ -76,7 +76,7 @@ async fn run(cx: Arc<Context>) {
     tokio::join!(queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile), stale);
 }
 
-/// What can be scaled, once it is known; `None` if that is not to be waited for any more.
+/// Returns the informers of the scalable kinds, once they are synced; `None` if the controller is stopped before.
 async fn scales(
     cx: &Context,
     queue: &Arc<WorkQueue<ObjectKey>>,
@@ -91,7 +91,7 @@ async fn scales(
     })
 }
 
-/// A controller that is scaled changes what budgets of its namespace that depend on the number expect.
+/// Watches a scalable kind and queues the budgets of its namespace whose expected count depends on the scale.
 async fn watched<K: Kind>(
     cx: &Context,
     queue: &Arc<WorkQueue<ObjectKey>>,
@@ -110,7 +110,7 @@ async fn watched<K: Kind>(
     informer.wait_synced().await.then(|| informer.lister())
 }
 
-/// Wakes the budgets that cover the pod.
+/// Queues the budgets that select the pod.
 fn wake(
     queue: &WorkQueue<ObjectKey>,
     budgets: &Lister<PodDisruptionBudget>,
@@ -122,7 +122,7 @@ fn wake(
     all
 }
 
-/// A budget without a selector covers nothing, one with an empty selector the whole namespace.
+/// Returns the budget's selector. Without a selector it matches nothing, with an empty one the whole namespace.
 fn selector_of(budget: &PodDisruptionBudget) -> Option<Selector> {
     Selector::from_label_selector(budget.spec.as_ref()?.selector.as_ref()).ok()
 }
@@ -176,7 +176,7 @@ impl Controller {
             return Ok(());
         }
         let next = PodDisruptionBudget { status: Some(status), ..budget.clone() };
-        // A conflict is an error: an eviction has taken from the budget, and that must not be lost.
+        // A conflict is an error: an eviction has used the budget, and that must not be overwritten.
         match self.cx.client.update_status(&next).await {
             Err(e) if !e.is_not_found() => Err(e),
             _ => Ok(()),

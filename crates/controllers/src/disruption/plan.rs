@@ -1,4 +1,5 @@
-//! What a PodDisruptionBudget allows now: pure functions of the budget, its pods and what their controllers want.
+//! How many disruptions a PodDisruptionBudget allows now: pure functions of the budget, its pods and their
+//! controllers' scales.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,22 +19,22 @@ use crate::support::pod_state::is_ready;
 const DELETION_TIMEOUT: SignedDuration = SignedDuration::from_secs(120);
 const DISRUPTION_ALLOWED: &str = "DisruptionAllowed";
 
-/// How many pods the budget counts on.
+/// How many pods the budget expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expected {
     pub pods: i32,
     pub desired_healthy: i32,
 }
 
-/// What a look at the budget gives.
+/// The result of evaluating the budget.
 pub struct Outcome {
     pub status: PodDisruptionBudgetStatus,
-    /// Pods that were evicted long ago, and are still not being deleted.
+    /// Pods that were evicted longer ago than the timeout and are not being deleted.
     pub undeleted: Vec<Arc<Pod>>,
     pub wake: Option<Duration>,
 }
 
-/// Whether the number of pods that controllers want has to be known.
+/// Reports whether the scales of the pods' controllers are needed.
 pub fn needs_scale(budget: &PodDisruptionBudget) -> bool {
     let Some(spec) = &budget.spec else { return false };
     spec.max_unavailable.is_some() || matches!(spec.min_available, Some(IntOrString::String(_)))
@@ -49,7 +50,7 @@ fn scaled(value: &IntOrString, of: i32) -> i32 {
     }
 }
 
-/// `scales` are the numbers that the pods' controllers want, by their uids.
+/// Computes the expected counts; `scales` are the pod counts that the controllers want, by their uids.
 pub fn expected(budget: &PodDisruptionBudget, pods: &[Arc<Pod>], scales: &HashMap<String, i32>) -> Expected {
     let Some(spec) = &budget.spec else { return Expected { pods: 0, desired_healthy: 0 } };
     let uids: BTreeMap<&str, i32> = pods
@@ -65,7 +66,7 @@ pub fn expected(budget: &PodDisruptionBudget, pods: &[Arc<Pod>], scales: &HashMa
         }
         (None, Some(IntOrString::Int(n))) => Expected { pods: pods.len() as i32, desired_healthy: *n },
         (None, Some(min)) => Expected { pods: wanted, desired_healthy: scaled(min, wanted) },
-        // What asks for nothing allows nothing.
+        // A budget without a requirement allows nothing.
         (None, None) => Expected { pods: 0, desired_healthy: 0 },
     }
 }
@@ -108,7 +109,7 @@ pub fn outcome(
     Outcome { status, undeleted, wake }
 }
 
-/// The status of a budget that cannot be worked out: nothing is allowed.
+/// Returns the status of a budget that cannot be evaluated: no disruption is allowed.
 pub fn failed(budget: &PodDisruptionBudget, why: &str, now: Timestamp) -> PodDisruptionBudgetStatus {
     let mut status = budget.status.clone().unwrap_or_default();
     status.disruptions_allowed = Some(0);
@@ -166,7 +167,7 @@ mod tests {
         )
     }
 
-    /// Expected pods, healthy ones wanted, disruptions allowed.
+    /// Returns expected pods, desired healthy pods, and allowed disruptions.
     fn numbers(status: &PodDisruptionBudgetStatus) -> (i32, i32, i32) {
         let of = |n: Option<i32>| n.unwrap_or(-1);
         (of(status.expected_pods), of(status.desired_healthy), of(status.disruptions_allowed))
@@ -180,7 +181,7 @@ mod tests {
     fn budgets_count_what_is_and_what_should_be() {
         let pods = [pod("a", true), pod("b", true), pod("c", false)];
         let scales = HashMap::from([("rs".to_owned(), 4)]);
-        // spec; pods expected, wanted healthy, disruptions allowed
+        // spec; expected pods, desired healthy, allowed disruptions
         for (spec, expect) in [
             (json!({"minAvailable": 1}), (3, 1, 1)),
             (json!({"minAvailable": "50%"}), (4, 2, 0)),

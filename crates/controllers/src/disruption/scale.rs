@@ -1,4 +1,4 @@
-//! How many pods a pod's controller wants: from what the informers know, or from its scale subresource.
+//! How many pods a pod's controller wants: from the informers, or from the controller's scale subresource.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ pub struct Scales {
 }
 
 impl Scales {
-    /// The numbers that the controllers of these pods want, by the uids of the pods' direct controllers. Pods without
-    /// a controller do not count; one whose controller cannot be scaled is an error.
+    /// Returns the scales of these pods' controllers, by the uids of the pods' direct controllers. Pods without a
+    /// controller do not count; a controller that cannot be scaled is an error.
     pub async fn of(&self, pods: &[Arc<Pod>]) -> Result<HashMap<String, i32>> {
         let (mut scales, mut shared) = (HashMap::new(), HashMap::<String, String>::new());
         for pod in pods {
@@ -37,7 +37,7 @@ impl Scales {
                 let text = format!("found no controllers for pod {:?}", pod.name());
                 return Err(Error::Protocol(text));
             };
-            // Two ReplicaSets of one Deployment are one controller: counted with the first.
+            // Two ReplicaSets of one Deployment share one scale, which is counted with the first.
             let first = shared.entry(uid).or_insert_with(|| owner.uid.clone());
             let count = if *first == owner.uid { count } else { 0 };
             scales.insert(owner.uid.clone(), count);
@@ -45,7 +45,7 @@ impl Scales {
         Ok(scales)
     }
 
-    /// The uid of the controller that decides, and the number it wants.
+    /// Returns the uid of the controller that determines the scale, and the number it wants.
     async fn wanted(&self, namespace: &str, owner: &OwnerReference) -> Result<Option<(String, i32)>> {
         let same = |uid: &str| uid == owner.uid;
         let known = match (owner.api_version.as_str(), owner.kind.as_str()) {
@@ -84,7 +84,7 @@ impl Scales {
         let scale: Value =
             serde_json::from_slice(&body).map_err(|e| Error::Protocol(format!("no Scale: {e}")))?;
         let same = scale["metadata"]["uid"].as_str() == Some(&owner.uid);
-        // None is not written.
+        // Zero is omitted in JSON.
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
         Ok(i32::try_from(replicas).ok().filter(|_| same))
     }

@@ -1,5 +1,5 @@
-//! Pods that were told to go and did not: the condition that says so is taken back, lest their later failures pass for
-//! disruptions.
+//! Pods with the condition DisruptionTarget that were not deleted: the condition is reset, so that their later
+//! failures do not count as disruptions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::context::Context;
 use crate::support::pod_disruption;
 use crate::support::pod_state::{condition, has_ended};
 
-/// So long a pod that is to go may take until its deletion.
+/// How long a pod with the condition may take until its deletion.
 const STALE_AFTER: SignedDuration = SignedDuration::from_secs(120);
 
-/// When the pod's condition is stale, if it has one and is not going.
+/// Returns when the pod's condition becomes stale, if the pod has it and is not being deleted.
 fn stale_at(pod: &Pod) -> Option<Timestamp> {
-    let told = condition(pod, pod_disruption::TYPE).filter(|c| c.status == "True")?;
-    let by_kubelet = told.reason.as_deref() == Some("TerminationByKubelet");
+    let marked = condition(pod, pod_disruption::TYPE).filter(|c| c.status == "True")?;
+    let by_kubelet = marked.reason.as_deref() == Some("TerminationByKubelet");
     let goes = pod.metadata.deletion_timestamp.is_some() || has_ended(pod) || by_kubelet;
-    let since = told.last_transition_time.as_ref().map(|t| t.0).filter(|_| !goes)?;
+    let since = marked.last_transition_time.as_ref().map(|t| t.0).filter(|_| !goes)?;
     since.checked_add(STALE_AFTER).ok()
 }
 
@@ -31,7 +31,7 @@ fn left(at: Timestamp, now: Timestamp) -> Duration {
     at.duration_since(now).try_into().unwrap_or_default()
 }
 
-/// Takes back such conditions until the context's stop.
+/// Resets stale conditions until the context's stop.
 pub async fn run(cx: Arc<Context>, pods: Informer<Pod>) {
     let queue: Arc<WorkQueue<ObjectKey>> = WorkQueue::new(Arc::clone(&cx.clock));
     let (on_pod, clock) = (Arc::clone(&queue), Arc::clone(&cx.clock));

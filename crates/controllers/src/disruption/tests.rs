@@ -1,4 +1,4 @@
-//! Budgets over pods of a Deployment, against the API in memory.
+//! Budgets over pods of a Deployment, against the in-memory API server.
 
 use k8s_openapi::api::core::v1::Event as ApiEvent;
 use knarr_api::kind::ResourceType;
@@ -126,6 +126,7 @@ async fn a_pod_with_several_budgets_is_told() {
             .unwrap();
     world.api.add(&pod);
     world.pass(1.0).await;
-    let told = world.events().into_iter().find(|e| e.starts_with("p MultiplePodDisruptionBudgets ")).unwrap();
-    assert!(told.contains("Pod \"ns\"/\"p\" matches multiple PodDisruptionBudgets.  Chose \""), "{told}");
+    let event =
+        world.events().into_iter().find(|e| e.starts_with("p MultiplePodDisruptionBudgets ")).unwrap();
+    assert!(event.contains("Pod \"ns\"/\"p\" matches multiple PodDisruptionBudgets.  Chose \""), "{event}");
 }

@@ -1,4 +1,4 @@
-//! Which Services have hints by topology, and the nodes' shares that these rest on.
+//! Which Services have topology hints, and the zones' shares of CPU on which these depend.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,11 +23,11 @@ struct State {
 #[derive(Default)]
 pub struct Hinted(Mutex<State>);
 
-/// What a Service is told: type, reason, message.
-pub type Told = (EventType, &'static str, String);
+/// An event for a Service: type, reason, message.
+pub type HintEvent = (EventType, &'static str, String);
 
 impl Hinted {
-    /// Takes in the nodes as they are now; gives the Services whose hints are no longer good.
+    /// Updates the shares from the current nodes; returns the Services whose hints are no longer valid.
     pub fn nodes_changed<'n>(&self, nodes: impl Iterator<Item = &'n Node>) -> Vec<ObjectKey> {
         let shares = Shares::of(nodes);
         let mut state = self.lock();
@@ -38,13 +38,13 @@ impl Hinted {
         bad
     }
 
-    /// Puts hints into the plan if the Service asks for them by topology.
-    pub fn apply(&self, service: &Service, plan: &mut Plan) -> Option<Told> {
+    /// Adds hints to the plan if the Service requests topology hints.
+    pub fn apply(&self, service: &Service, plan: &mut Plan) -> Option<HintEvent> {
         let mut state = self.lock();
         let key = service.key();
         if !is_asked_for(service) {
-            let told = || (EventType::Warning, DISABLED, text("Topology Aware Hints has been disabled"));
-            return state.services.remove(&key).map(|_| told());
+            let disabled = || (EventType::Warning, DISABLED, text("Topology Aware Hints has been disabled"));
+            return state.services.remove(&key).map(|_| disabled());
         }
         match hint(plan, state.shares.as_ref()) {
             Ok(counts) => {
@@ -67,7 +67,7 @@ impl Hinted {
     }
 }
 
-/// Whether a node's change can matter to hints.
+/// Reports whether a node's change can affect hints.
 pub fn nodes_differ(old: &Node, new: &Node) -> bool {
     let zone = |node: &Node| node.metadata.labels.as_ref().and_then(|labels| labels.get(ZONE).cloned());
     is_ready(old) != is_ready(new) || zone(old) != zone(new)

@@ -1,4 +1,4 @@
-//! EndpointSlice: the addresses behind each Service with a selector, in slices of at most a hundred.
+//! EndpointSlice: the addresses of each Service with a selector, in slices of limited size.
 
 mod hinted;
 mod packing;
@@ -32,7 +32,7 @@ use crate::support::written::{CATCH_UP, Written};
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "endpointslice-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-/// The index of slices by the Service they belong to.
+/// The index of slices by their Service.
 const BY_SERVICE: &str = "endpointslice-service";
 
 struct Controller {
@@ -48,7 +48,7 @@ struct Controller {
     sizes: AllSizes,
 }
 
-/// The Service that a slice of ours belongs to.
+/// Returns the Service of a slice that this controller manages.
 fn service_of(slice: &EndpointSlice) -> Option<ObjectKey> {
     let labels = slice.metadata.labels.as_ref()?;
     let ours = labels.get(plan::MANAGED_BY).is_some_and(|v| v == plan::MANAGER);
@@ -80,7 +80,7 @@ async fn run(cx: Arc<Context>) {
     let (known, everywhere) = (services.lister(), pods.lister());
     nodes.add_handler(move |event| {
         if let Event::Added(node) = event {
-            // Its pods were left out as long as it was not known.
+            // The node's pods were left out while the node was unknown.
             pods_on(&everywhere, node.name())
                 .iter()
                 .for_each(|pod| wake_covering(&affected, &known, pod, None));
@@ -125,7 +125,7 @@ async fn run(cx: Arc<Context>) {
     );
 }
 
-/// Wakes the Services whose selectors cover the pod, before or after its change.
+/// Queues the Services whose selectors match the pod before or after its change.
 pub fn wake_services(queue: &WorkQueue<ObjectKey>, services: &Lister<Service>, event: &Event<Pod>) {
     let (old, new) = match event {
         Event::Updated { old, new } if !endpoints_differ(old, new) => return,
@@ -184,11 +184,11 @@ impl Controller {
             .collect();
         let most = self.cx.settings().max_endpoints_per_slice;
         let mut plan = plan::plan(&service, &pods, existing, most, |node| self.nodes.get("", node));
-        let told = self.hinted.apply(&service, &mut plan);
+        let event = self.hinted.apply(&service, &mut plan);
         self.sizes.observe(&service, &plan, most);
         count(&service, &plan);
         if service.metadata.deletion_timestamp.is_some() {
-            // What is there is kept true as long as the Service lasts.
+            // The Service is being deleted: its existing slices are still updated as long as it exists.
             plan.create.clear();
         }
         if !plan.create.is_empty() {
@@ -202,7 +202,7 @@ impl Controller {
             let text = format!("Error updating Endpoint Slices for Service {key}: {error}");
             self.cx.recorder.event(&*service, EventType::Warning, "FailedToUpdateEndpointSlices", text);
         }
-        if let Some((kind, reason, text)) = told {
+        if let Some((kind, reason, text)) = event {
             self.cx.recorder.event(&*service, kind, reason, text);
         }
         result

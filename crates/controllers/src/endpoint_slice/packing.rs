@@ -1,4 +1,4 @@
-//! Which endpoints go into which slice, touching as few slices as can be.
+//! Which endpoints go into which slice, changing as few slices as possible.
 //!
 //! Source: the behaviour of `k8s.io/endpointslice`.
 
@@ -9,21 +9,21 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 /// The endpoints of one set of ports, in slices.
 #[derive(Debug, Default, PartialEq)]
 pub struct Packed {
-    /// Slices that stay, with what they are to list.
+    /// Slices that are kept, with their new endpoints.
     pub keep: Vec<(EndpointSlice, Vec<Endpoint>)>,
-    /// What new slices list.
+    /// The endpoints of new slices.
     pub create: Vec<Vec<Endpoint>>,
-    /// Slices of which nothing is left.
+    /// Slices without endpoints.
     pub spare: Vec<EndpointSlice>,
-    /// How many endpoints were not listed yet, and how many are listed no longer.
+    /// How many endpoints are added, and how many are removed.
     pub added: usize,
     pub removed: usize,
 }
 
-/// Endpoints that are listed stay where they are. New ones go into slices that change anyway, the fullest first; what
-/// is left goes into one slice that has room for all of it, else into new ones of at most `most` endpoints.
+/// Endpoints that are listed stay in their slices. New ones go into slices that change anyway, the fullest first; the
+/// rest goes into one slice that has room for all of it, or else into new slices of at most `most` endpoints.
 ///
-/// `is_outdated` tells of slices that have to be written for other reasons than their endpoints.
+/// `is_outdated` reports whether a slice must be written for other reasons than its endpoints.
 pub fn pack(
     wanted: Vec<Endpoint>,
     mine: Vec<EndpointSlice>,
@@ -65,7 +65,7 @@ pub fn pack(
     packed
 }
 
-/// What tells an endpoint from the others: its pod and its addresses.
+/// Returns the key of an endpoint: its pod's uid and its addresses.
 pub fn key(endpoint: &Endpoint) -> String {
     let uid = endpoint.target_ref.as_ref().and_then(|t| t.uid.as_deref()).unwrap_or_default();
     format!("{uid} {}", endpoint.addresses.join(","))
@@ -86,7 +86,7 @@ mod tests {
         slice
     }
 
-    /// The slices with how many endpoints each has, new ones as "new", and the spare ones.
+    /// Returns the slices with their numbers of endpoints, new ones as "new", and the spare ones.
     fn packed(
         wanted: &[usize],
         mine: Vec<EndpointSlice>,
@@ -106,21 +106,21 @@ mod tests {
         let of = |sizes: &[(&str, usize)]| -> Vec<(String, usize)> {
             sizes.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect()
         };
-        // Nothing there yet.
+        // There are no slices yet.
         assert_eq!(packed(&all(0..5), vec![], 2).0, of(&[("new", 1), ("new", 2), ("new", 2)]));
-        // One endpoint more: the fullest slice that has room.
+        // One endpoint more goes into the fullest slice that has room.
         let there = || vec![slice("a", 0..1), slice("b", 10..12), slice("c", 20..24)];
         let mut wanted = vec![0, 10, 11, 20, 21, 22, 23, 30];
         assert_eq!(packed(&wanted, there(), 4).0, of(&[("a", 1), ("b", 3), ("c", 4)]));
-        // Three more fit into "a" alone; six nowhere, so a new slice takes what it can hold first.
+        // Three more fit only into "a"; six fit nowhere, so a new slice is filled first.
         wanted.extend([31, 32]);
         assert_eq!(packed(&wanted, there(), 4).0, of(&[("a", 4), ("b", 2), ("c", 4)]));
         wanted.extend([33, 34, 35]);
         assert_eq!(packed(&wanted, there(), 4).0, of(&[("a", 1), ("b", 4), ("c", 4), ("new", 4)]));
-        // A slice that changes anyway takes what is new, though another one would be fuller.
+        // A slice that changes anyway takes the new endpoint, though another slice would become fuller.
         let wanted = [0, 10, 11, 20, 30];
         assert_eq!(packed(&wanted, there(), 4).0, of(&[("a", 1), ("b", 2), ("c", 2)]));
-        // A slice that loses all is spare.
+        // A slice that loses all its endpoints is spare.
         assert_eq!(packed(&[0], there(), 4), (of(&[("a", 1)]), vec!["b".to_owned(), "c".to_owned()]));
     }
 }

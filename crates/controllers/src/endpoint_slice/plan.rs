@@ -1,4 +1,4 @@
-//! Which slices a Service should have, keeping as many of the present ones as they are.
+//! Which slices a Service should have, keeping as many existing ones unchanged as possible.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -30,13 +30,13 @@ pub struct Plan {
     pub update: Vec<EndpointSlice>,
     pub delete: Vec<EndpointSlice>,
     pub unchanged: Vec<EndpointSlice>,
-    /// How many endpoints come, and how many go.
+    /// How many endpoints are added, and how many are removed.
     pub added: usize,
     pub removed: usize,
 }
 
-/// Compares what the pods give with the existing slices. Pods of nodes that are not known are left out, unless the
-/// Service publishes its pods in any state.
+/// Compares the endpoints of the pods with the existing slices. Pods of unknown nodes are left out, unless the
+/// Service publishes pods that are not ready.
 pub fn plan(
     service: &Service,
     pods: &[Arc<Pod>],
@@ -46,7 +46,7 @@ pub fn plan(
 ) -> Plan {
     existing.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
     let mut plan = Plan::default();
-    // The family of a slice never changes, and what was another Service's is not this one's.
+    // A slice's address type is immutable, and slices of an earlier Service of the same name are not reused.
     let of_service = |slice: &EndpointSlice| {
         let owners = slice.metadata.owner_references.as_deref().unwrap_or_default();
         slice.address_type == "IPv4" && owners.iter().any(|owner| owner.uid == service.uid())
@@ -71,10 +71,10 @@ pub fn plan(
     }
     spare.append(&mut existing);
     if plan.create.is_empty() && plan.update.is_empty() && plan.unchanged.is_empty() {
-        // A Service without endpoints has one empty slice, so that its existence shows.
+        // A Service without endpoints gets one empty slice, which shows that the Service exists.
         plan.create.push(slice_of(service, &[], Vec::new()));
     }
-    // What is not needed any more is reused before new ones are made.
+    // Spare slices are reused before new ones are created.
     let reused = spare.len().min(plan.create.len());
     for (slice, fresh) in spare.drain(..reused).zip(plan.create.split_off(plan.create.len() - reused)) {
         plan.keep(slice, fresh);
@@ -92,7 +92,7 @@ impl Plan {
     }
 }
 
-/// Hints by topology are good for many endpoints together: they stay until all are looked at.
+/// Keeps the topology hints of listed endpoints for now: they depend on all endpoints together and are checked later.
 fn keep_hints(service: &Service, mut wanted: Vec<Endpoint>, mine: &[EndpointSlice]) -> Vec<Endpoint> {
     if topology::is_asked_for(service) {
         let listed: HashMap<_, _> =
@@ -135,15 +135,15 @@ fn endpoint(service: &Service, pod: &Pod, node: &impl Fn(&str) -> Option<Arc<Nod
     })
 }
 
-/// The Service's `trafficDistribution`, if it is one that hints can follow; an annotation that leaves them to the
-/// topology goes before it.
+/// Returns the Service's `trafficDistribution`, if hints can follow it; an annotation that requests topology hints
+/// takes precedence.
 pub fn traffic_distribution(service: &Service) -> Option<&str> {
     let wish = service.spec.as_ref()?.traffic_distribution.as_deref()?;
     let known = ["PreferClose", "PreferSameZone", "PreferSameNode"];
     (known.contains(&wish) && !topology::is_asked_for(service)).then_some(wish)
 }
 
-/// Where the endpoint is to be used from, as `trafficDistribution` asks.
+/// Returns the hints about where the endpoint should be used from, as `trafficDistribution` requires.
 fn hints(service: &Service, ready: bool, zone: Option<&str>, node: Option<&str>) -> Option<EndpointHints> {
     let wish = traffic_distribution(service).filter(|_| ready)?;
     let to_node = node.filter(|_| wish == "PreferSameNode");
@@ -188,7 +188,7 @@ fn slice_of(service: &Service, ports: &[EndpointPort], endpoints: Vec<Endpoint>)
     }
 }
 
-/// An existing slice's metadata with the labels and owner that it should have.
+/// Returns an existing slice's metadata with the labels and owner that it should have.
 fn merged_meta(existing: &ObjectMeta, wanted: &ObjectMeta) -> ObjectMeta {
     ObjectMeta {
         labels: wanted.labels.clone(),
@@ -249,7 +249,7 @@ mod tests {
         let sizes: Vec<_> = plan.create.iter().map(|s| s.endpoints.as_ref().unwrap().len()).collect();
         assert_eq!(sizes, [100, 100, 50]);
         let settled = stored(plan.create);
-        assert_eq!(apply(&pods, settled), Plan::default(), "nothing to do the second time");
+        assert_eq!(apply(&pods, settled), Plan::default(), "the second plan is empty");
     }
 
     #[test]

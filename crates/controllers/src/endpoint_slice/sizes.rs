@@ -1,4 +1,4 @@
-//! How many endpoints and slices there are, as metrics tell.
+//! The numbers of endpoints and slices, for the metrics.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -10,12 +10,12 @@ use knarr_api::kind::{Kind, ObjectKey};
 use super::plan::{Plan, traffic_distribution};
 use crate::metrics::{self, Metric};
 
-/// What one Service has.
+/// The numbers of one Service.
 #[derive(Debug, Default, PartialEq)]
 struct Sizes {
     endpoints: usize,
     slices: usize,
-    /// Slices if all but the last of each set of ports were full.
+    /// The number of slices if all but the last of each set of ports were full.
     fewest_slices: usize,
     traffic_distribution: Option<String>,
 }
@@ -56,7 +56,7 @@ impl State {
 pub struct AllSizes(Mutex<State>);
 
 impl AllSizes {
-    /// Notes what the Service has once the plan is carried out.
+    /// Records the Service's numbers after the plan is carried out.
     pub fn observe(&self, service: &Service, plan: &Plan, most: usize) {
         self.replace(&service.key(), Some(sizes(service, plan, most)));
     }

@@ -1,5 +1,5 @@
-//! Hints by topology (`service.kubernetes.io/topology-mode: Auto`): every zone is served by as many endpoints as it has
-//! of the nodes' processors, its own before others'.
+//! Topology hints (`service.kubernetes.io/topology-mode: Auto`): each zone gets a share of the endpoints in
+//! proportion to its nodes' CPUs, from its own endpoints first.
 //!
 //! Source: <https://kubernetes.io/docs/concepts/services-networking/topology-aware-routing/> and the behaviour of
 //! `k8s.io/endpointslice/topologycache`.
@@ -13,17 +13,17 @@ use knarr_apimachinery::quantity::Quantity;
 use super::plan::{Plan, ZONE};
 use crate::support::nodes::is_ready;
 
-/// Annotations that ask for it, the older one first.
+/// The annotations that request topology hints, the older one first.
 pub const ANNOTATIONS: [&str; 2] =
     ["service.kubernetes.io/topology-aware-hints", "service.kubernetes.io/topology-mode"];
 const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
-/// How much more than its share an endpoint may get.
+/// By what factor an endpoint's load may exceed the average.
 const OVERLOAD: f64 = 1.2;
 
-/// Zones with numbers of endpoints.
+/// Numbers of endpoints by zone.
 pub type Counts = BTreeMap<String, usize>;
 
-/// Why a Service gets no hints, as its events tell.
+/// Why a Service gets no hints; the texts are those of its events.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum NoHints {
     #[error("Insufficient Node information: allocatable CPU or zone not specified on one or more nodes")]
@@ -45,13 +45,13 @@ pub fn is_asked_for(service: &Service) -> bool {
     mode.is_some_and(|mode| matches!(mode.as_str(), "Auto" | "auto"))
 }
 
-/// The part that each zone has of all processors, together 1.
+/// Each zone's share of all CPUs; the sum is 1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shares(BTreeMap<String, f64>);
 
 impl Shares {
-    /// Of the nodes that are ready and no control plane's; `None` if one of them does not tell its zone or processors,
-    /// or if there are fewer than two zones.
+    /// Computes the shares from the ready nodes that are not control plane nodes; `None` if one of them lacks a zone
+    /// label or CPU count, or if there are fewer than two zones.
     pub fn of<'n>(nodes: impl Iterator<Item = &'n Node>) -> Option<Self> {
         let mut zones: BTreeMap<String, f64> = BTreeMap::new();
         for node in nodes.filter(|node| is_ready(node)) {
@@ -72,7 +72,7 @@ impl Shares {
         (zones.len() >= 2).then_some(Self(zones))
     }
 
-    /// Whether a zone has so few of these endpoints that each would get too much.
+    /// Reports whether a zone has so few of these endpoints that each would be overloaded.
     pub fn overload(&self, counts: &Counts) -> bool {
         let total: usize = counts.values().sum();
         let few = |(zone, share): (&String, &f64)| {
@@ -86,7 +86,7 @@ fn fewest(share: f64, endpoints: usize) -> usize {
     (share * endpoints as f64 / OVERLOAD).ceil() as usize
 }
 
-/// How many endpoints a zone may have at most, and would best have.
+/// The maximum and the ideal number of endpoints of a zone.
 struct Bounds {
     most: usize,
     best: f64,
@@ -107,8 +107,8 @@ fn bounds(endpoints: usize, shares: Option<&Shares>) -> Result<BTreeMap<&str, Bo
     Ok(shares.iter().map(|(zone, share)| (zone.as_str(), of_zone(*share))).collect())
 }
 
-/// Gives each ready endpoint a zone, and tells how many each zone got. Slices that do not change keep their hints where
-/// these are still good; if there can be no hints, all of them go.
+/// Gives each ready endpoint a zone, and returns how many each zone got. Unchanged slices keep their hints if these
+/// are still valid. If hints are impossible, all are removed.
 pub fn hint(plan: &mut Plan, shares: Option<&Shares>) -> Result<Counts, NoHints> {
     let all = plan.create.iter().chain(&plan.update).chain(&plan.unchanged);
     let serving: Vec<&Endpoint> =
@@ -157,7 +157,7 @@ fn give(plan: &mut Plan, bounds: &BTreeMap<&str, Bounds>) -> Counts {
     let (mut gives, mut gets) = moves(bounds, &counts);
     for endpoint in changing.into_iter().filter(|e| e.hints.is_some()) {
         let Some(from) = endpoint.zone.as_ref().filter(|zone| take_one(&mut gives, zone)) else { continue };
-        // As many are given as are got.
+        // The total given equals the total received, so this never ends early.
         let Some(to) = gets.keys().next().cloned() else { break };
         take_one(&mut gets, &to);
         take_one(&mut counts, from);
@@ -167,7 +167,7 @@ fn give(plan: &mut Plan, bounds: &BTreeMap<&str, Bounds>) -> Counts {
     counts
 }
 
-/// Takes one away, if there is one; zones without any are left out.
+/// Subtracts one endpoint from the zone's count, if it is positive; zones with count 0 are removed.
 fn take_one(counts: &mut Counts, zone: &str) -> bool {
     let Some(n) = counts.get_mut(zone) else { return false };
     *n -= 1;
@@ -185,7 +185,7 @@ fn use_in(zone: &str) -> EndpointHints {
     EndpointHints { for_zones: Some(vec![ForZone { name: zone.to_owned() }]), for_nodes: None }
 }
 
-/// What the hints of a slice add to the counts; `None` if they have to be made anew.
+/// Returns what the hints of a slice add to the counts; `None` if they have to be recomputed.
 fn hints_that_hold(
     slice: &EndpointSlice,
     counts: &Counts,
@@ -205,10 +205,10 @@ fn hints_that_hold(
     here.iter().all(holds).then_some(here)
 }
 
-/// How many endpoints each zone gives to others, and how many each gets.
+/// Returns how many endpoints each zone gives to others, and how many each receives.
 fn moves(bounds: &BTreeMap<&str, Bounds>, counts: &Counts) -> (Counts, Counts) {
     let (mut over, mut under): (BTreeMap<&str, f64>, BTreeMap<&str, f64>) = Default::default();
-    // A zone without nodes that count gives all it has.
+    // A zone without eligible nodes gives all its endpoints.
     for zone in bounds.keys().copied().chain(counts.keys().map(String::as_str)) {
         let best = bounds.get(zone).map_or(0.0, |bound| bound.best);
         let more = counts.get(zone).copied().unwrap_or_default() as f64 - best;

@@ -1,4 +1,4 @@
-//! Hints by topology: shares of zones, and who is used where.
+//! Tests of topology hints: the zones' shares, and which endpoints are used in which zone.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ fn shares(nodes: &[(&str, &str)]) -> Option<Shares> {
     Shares::of(nodes.iter().map(|(zone, cpu)| node(zone, cpu, true)).collect::<Vec<_>>().iter())
 }
 
-/// A slice with so many ready endpoints in each zone.
+/// Makes a slice with this many ready endpoints in each zone.
 fn slice(zones: &[(&str, usize)]) -> EndpointSlice {
     let endpoint = |zone: &str| Endpoint {
         conditions: Some(EndpointConditions { ready: Some(true), ..EndpointConditions::default() }),
@@ -38,7 +38,7 @@ fn slice(zones: &[(&str, usize)]) -> EndpointSlice {
     EndpointSlice { endpoints: Some(endpoints), ..EndpointSlice::default() }
 }
 
-/// How many endpoints of which zone are used in which: `b>a` are b's used in a.
+/// Counts endpoints by their zone and the zone they are used in: `b>a` are those of b used in a.
 fn uses(slices: &[EndpointSlice]) -> BTreeMap<String, usize> {
     let mut uses = BTreeMap::new();
     for endpoint in slices.iter().flat_map(|s| s.endpoints.iter().flatten()) {
@@ -105,14 +105,14 @@ fn good_hints_stay_and_bad_ones_are_made_anew() {
     assert_eq!(hint(&mut again, even.as_ref()), Ok(of(&[("a", 3), ("b", 3)])));
     assert_eq!((again.update.len(), again.unchanged.len()), (0, 1));
 
-    // A zone of nodes without endpoints.
+    // A zone whose nodes have no endpoints.
     let mut moved = Plan { unchanged: vec![settled.clone()], ..Plan::default() };
     let other = shares(&[("b", "1"), ("c", "1")]);
     let counts = hint(&mut moved, other.as_ref()).unwrap();
     assert_eq!((moved.update.len(), moved.unchanged.len()), (1, 0));
     assert!(counts["c"] > 0 && !other.unwrap().overload(&counts), "{counts:?}");
 
-    // All hints go where there can be none; what has none is left alone.
+    // If hints are impossible, all are removed; a slice without hints is unchanged.
     let mut gone = Plan { unchanged: vec![settled, slice(&[("a", 1)])], ..Plan::default() };
     assert_eq!(hint(&mut gone, None), Err(NoHints::Nodes));
     assert_eq!((gone.update.len(), gone.unchanged.len()), (1, 1));

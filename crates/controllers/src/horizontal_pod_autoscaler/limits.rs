@@ -106,34 +106,35 @@ fn seconds(window: Duration) -> i32 {
 }
 
 /// The reason and message of a condition.
-type Said = (&'static str, &'static str);
+type Reason = (&'static str, &'static str);
 
 /// The number of replicas to set, and the conditions that explain it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Limited {
     pub replicas: i32,
     /// The condition `AbleToScale`, whose status is True.
-    pub able: Said,
+    pub able: Reason,
     /// The condition `ScalingLimited`, with its status.
-    pub limit: (bool, Said),
+    pub limit: (bool, Reason),
 }
 
-const READY: Said = ("ReadyForNewScale", "recommended size matches current size");
-const DOWN_STABILIZED: Said = (
+const READY: Reason = ("ReadyForNewScale", "recommended size matches current size");
+const DOWN_STABILIZED: Reason = (
     "ScaleDownStabilized",
     "recent recommendations were higher than current one, applying the highest recent recommendation",
 );
-const UP_STABILIZED: Said = (
+const UP_STABILIZED: Reason = (
     "ScaleUpStabilized",
     "recent recommendations were lower than current one, applying the lowest recent recommendation",
 );
-const WITHIN: Said = ("DesiredWithinRange", "the desired count is within the acceptable range");
-const TOO_FEW: Said = ("TooFewReplicas", "the desired replica count is less than the minimum replica count");
-const TOO_MANY: Said =
+const WITHIN: Reason = ("DesiredWithinRange", "the desired count is within the acceptable range");
+const TOO_FEW: Reason =
+    ("TooFewReplicas", "the desired replica count is less than the minimum replica count");
+const TOO_MANY: Reason =
     ("TooManyReplicas", "the desired replica count is more than the maximum replica count");
-const TOO_FAST_UP: Said =
+const TOO_FAST_UP: Reason =
     ("ScaleUpLimit", "the desired replica count is increasing faster than the maximum scale rate");
-const TOO_FAST_DOWN: Said =
+const TOO_FAST_DOWN: Reason =
     ("ScaleDownLimit", "the desired replica count is decreasing faster than the maximum scale rate");
 
 /// Limits the number that the metrics propose to what is allowed now.
@@ -146,11 +147,11 @@ pub fn limit(
     proposed: i32,
     (min, max): (i32, i32),
 ) -> Limited {
-    let (stabilized, said) = match rules {
+    let (stabilized, reason) = match rules {
         Some(rules) => stabilize_by_rules(history, rules, now, current, proposed),
         None => stabilize(history, window, now, proposed),
     };
-    let able = if stabilized == proposed { READY } else { said };
+    let able = if stabilized == proposed { READY } else { reason };
     let (replicas, why) = match rules {
         Some(rules) => rate(history, rules, now, current, stabilized, (min, max)),
         None => bound(current, stabilized, (min, max)),
@@ -158,7 +159,7 @@ pub fn limit(
     Limited { replicas, able, limit: (replicas != stabilized, why) }
 }
 
-fn stabilize(history: &mut History, window: Duration, now: Timestamp, proposed: i32) -> (i32, Said) {
+fn stabilize(history: &mut History, window: Duration, now: Timestamp, proposed: i32) -> (i32, Reason) {
     prune(&mut history.recommendations, now, seconds(window));
     let highest = history.recommendations.iter().map(|(_, n)| *n).max().unwrap_or(proposed);
     history.recommendations.push((now, proposed));
@@ -171,7 +172,7 @@ fn stabilize_by_rules(
     now: Timestamp,
     current: i32,
     proposed: i32,
-) -> (i32, Said) {
+) -> (i32, Reason) {
     let (mut lowest, mut highest) = (proposed, proposed);
     let (up, down) = (ago(now, rules.up.window), ago(now, rules.down.window));
     for (at, n) in &history.recommendations {
@@ -184,11 +185,11 @@ fn stabilize_by_rules(
     }
     prune(&mut history.recommendations, now, rules.up.window.max(rules.down.window));
     history.recommendations.push((now, proposed));
-    let said = if proposed >= current { UP_STABILIZED } else { DOWN_STABILIZED };
-    (current.max(lowest).min(highest), said)
+    let reason = if proposed >= current { UP_STABILIZED } else { DOWN_STABILIZED };
+    (current.max(lowest).min(highest), reason)
 }
 
-fn bound(current: i32, desired: i32, (min, max): (i32, i32)) -> (i32, Said) {
+fn bound(current: i32, desired: i32, (min, max): (i32, i32)) -> (i32, Reason) {
     let fastest = (UP_FACTOR * f64::from(current)).max(UP_MINIMUM) as i32;
     let (most, why) = if max > fastest { (fastest, TOO_FAST_UP) } else { (max, TOO_MANY) };
     if desired < min {
@@ -207,7 +208,7 @@ fn rate(
     current: i32,
     desired: i32,
     (min, max): (i32, i32),
-) -> (i32, Said) {
+) -> (i32, Reason) {
     let start = |period: i32| {
         current.saturating_sub(within(&history.ups, now, period)).saturating_add(within(
             &history.downs,

@@ -257,8 +257,8 @@ impl Controller {
             limits::limit(history, rules.as_ref(), window, now, current, wanted, (min, max))
         };
         draft.condition(ABLE, true, limited.able.0, limited.able.1);
-        let (is_limited, said) = limited.limit;
-        draft.condition(LIMITED, is_limited, said.0, said.1);
+        let (is_limited, why) = limited.limit;
+        draft.condition(LIMITED, is_limited, why.0, why.1);
         let mut desired = limited.replicas;
         if current == 0 && min != 0 && desired < min {
             desired = min;

@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn pods_that_tell_nothing() {
         let mut pods = three();
-        // One pod's metric is missing: it counts as zero when scaling up and as the full target when scaling down.
+        // One pod's metric is missing: it counts as 0 when scaling up and as 100 percent when scaling down.
         let up =
             by_utilization(&scene(&pods, 3), measured(&[("a", 900), ("b", 900)]), "cpu", "", 30).unwrap();
         assert_eq!(up.replicas, 6);

@@ -1,4 +1,4 @@
-//! Who of the candidates for a lease is to hold it: pure functions.
+//! Which of the candidates for a lease should hold it: pure functions.
 //!
 //! Source: the behaviour of `pkg/controlplane/controller/leaderelection` of Kubernetes 1.37.
 
@@ -12,18 +12,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use knarr_api::coordination::leasecandidate::OLDEST_EMULATION_VERSION;
 use knarr_api::kind::Kind;
 
-/// A candidate that has not been heard of for this long is none any more.
+/// A candidate that has not renewed for this long is ignored.
 const VALID: SignedDuration = SignedDuration::from_mins(30);
-/// How long candidates have to answer, and how long an answer counts.
+/// How long candidates have to answer a ping, and how long an answer counts.
 pub const ELECTION: SignedDuration = SignedDuration::from_secs(5);
 
 /// What to do about a lease.
 #[derive(Debug, PartialEq)]
 pub enum Step {
     Nothing,
-    /// Look again after [`ELECTION`].
+    /// Requeue after [`ELECTION`].
     Again,
-    /// Ask these candidates whether they are there, and look again.
+    /// Ping these candidates and requeue.
     Ask(Vec<Arc<LeaseCandidate>>),
     Elect(Elected),
 }
@@ -32,7 +32,7 @@ pub enum Step {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elected {
     pub strategy: String,
-    /// `None` where somebody else elects by this strategy.
+    /// The elected candidate; `None` if another component elects by this strategy.
     pub holder: Option<String>,
 }
 
@@ -44,7 +44,7 @@ fn asked(candidate: &LeaseCandidate) -> Option<Timestamp> {
     candidate.spec.ping_time.as_ref().map(|t| t.0)
 }
 
-/// Whether `time` is less than `for_` ago.
+/// Reports whether `time` is less than `for_` ago.
 fn within(time: Timestamp, for_: SignedDuration, now: Timestamp) -> bool {
     time.checked_add(for_).is_ok_and(|end| end > now)
 }
@@ -53,12 +53,12 @@ pub fn is_expired(candidate: &LeaseCandidate, now: Timestamp) -> bool {
     renewed(candidate).is_none_or(|at| at.checked_add(VALID).is_ok_and(|end| end < now))
 }
 
-/// Whether the candidate has been asked and has not answered since.
+/// Reports whether the candidate was pinged and has not answered since.
 pub fn owes_answer(candidate: &LeaseCandidate) -> bool {
     asked(candidate).is_some_and(|asked| renewed(candidate).is_none_or(|at| at < asked))
 }
 
-/// `1.37.0`, also with fewer parts and a leading `v`; what comes before a release is less than it.
+/// Parses a version such as `1.37.0`, also with fewer parts or a leading `v`; a pre-release sorts before its release.
 fn version(text: &str) -> Option<(u64, u64, u64, bool)> {
     let text = text.trim();
     let text = text.strip_prefix('v').unwrap_or(text);
@@ -69,7 +69,8 @@ fn version(text: &str) -> Option<(u64, u64, u64, bool)> {
     parts.next().is_none().then_some((major, minor, patch, !rest.starts_with('-')))
 }
 
-/// Of the candidates that say what they are the one with the oldest versions, and of these the oldest.
+/// Returns the candidate with the lowest versions, and among equals the oldest; candidates without a valid version
+/// are ignored.
 fn best(candidates: &[Arc<LeaseCandidate>]) -> Option<&Arc<LeaseCandidate>> {
     let key = |candidate: &LeaseCandidate| {
         let spec = &candidate.spec;
@@ -81,7 +82,7 @@ fn best(candidates: &[Arc<LeaseCandidate>]) -> Option<&Arc<LeaseCandidate>> {
     known.min_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, candidate)| candidate)
 }
 
-/// The strategy of the newest candidates, if they agree.
+/// Returns the strategy of the candidates with the newest version, if they agree.
 fn strategy(candidates: &[Arc<LeaseCandidate>]) -> Option<String> {
     let newest = |candidate: &LeaseCandidate| version(&candidate.spec.binary_version).unwrap_or_default();
     let mut all: Vec<_> = candidates.iter().map(|c| (newest(c), c.spec.strategy.clone())).collect();
@@ -100,7 +101,7 @@ fn holder(lease: &LeaseSpec) -> Option<&str> {
     lease.holder_identity.as_deref().filter(|holder| !holder.is_empty())
 }
 
-/// Whether an election is due; `None` where the candidates' strategies contradict each other.
+/// Reports whether an election is due; `None` if the candidates' strategies conflict.
 fn is_due(lease: Option<&LeaseSpec>, candidates: &[Arc<LeaseCandidate>], now: Timestamp) -> Option<bool> {
     let Some(lease) = lease.filter(|lease| !is_over(lease, now) && holder(lease).is_some()) else {
         return Some(true);
@@ -114,7 +115,7 @@ fn is_due(lease: Option<&LeaseSpec>, candidates: &[Arc<LeaseCandidate>], now: Ti
     Some(best(candidates).is_some_and(|best| holder(lease) != Some(best.name())))
 }
 
-/// `candidates` are all of the lease's.
+/// Decides the next step; `candidates` are all candidates for the lease.
 pub fn step(lease: Option<&LeaseSpec>, candidates: &[Arc<LeaseCandidate>], now: Timestamp) -> Step {
     let candidates: Vec<_> = candidates.iter().filter(|c| !is_expired(c, now)).cloned().collect();
     if candidates.is_empty() {
@@ -127,7 +128,7 @@ pub fn step(lease: Option<&LeaseSpec>, candidates: &[Arc<LeaseCandidate>], now: 
     for candidate in &candidates {
         let just_asked = asked(candidate).is_some_and(|at| within(at, ELECTION, now));
         if owes_answer(candidate) {
-            // One that does not answer in time has no part in this election.
+            // A candidate that does not answer in time does not take part in this election.
             waiting |= just_asked;
         } else if renewed(candidate).is_some_and(|at| within(at, ELECTION, now)) {
             present.push(Arc::clone(candidate));
@@ -151,7 +152,7 @@ pub fn step(lease: Option<&LeaseSpec>, candidates: &[Arc<LeaseCandidate>], now: 
     }
 }
 
-/// The lease of somebody who was just elected: he has to renew it before it is over.
+/// Makes the lease of a candidate that was just elected, which must renew it before it expires.
 pub fn first(elected: &Elected, now: Timestamp) -> LeaseSpec {
     LeaseSpec {
         strategy: Some(elected.strategy.clone()),
@@ -162,7 +163,8 @@ pub fn first(elected: &Elected, now: Timestamp) -> LeaseSpec {
     }
 }
 
-/// The lease as the election changes it: one that is held is only asked for. `None` if nothing changes.
+/// Returns the lease after the election; if another candidate holds it, only `preferredHolder` is set. `None` if
+/// nothing changes.
 pub fn changed(lease: &LeaseSpec, elected: &Elected, now: Timestamp) -> Option<LeaseSpec> {
     let mut next = lease.clone();
     next.strategy = Some(elected.strategy.clone());
@@ -217,7 +219,7 @@ mod tests {
     fn the_oldest_version_is_elected_among_those_that_answer() {
         let (new, old) = (("1.37.0", "1.37.0"), ("1.36.0", "1.37.0"));
         assert_eq!(step(None, &[], at(0)), Step::Nothing);
-        assert_eq!(step(None, &[candidate("a", new, None, -1801)], at(0)), Step::Nothing, "long gone");
+        assert_eq!(step(None, &[candidate("a", new, None, -1801)], at(0)), Step::Nothing, "expired");
         let quiet = [candidate("a", new, None, -60), candidate("b", old, None, -60)];
         assert_eq!(step(None, &quiet, at(0)), Step::Ask(quiet.to_vec()));
         let half = [candidate("a", new, Some(0), 1), candidate("b", old, Some(0), -60)];
@@ -225,12 +227,12 @@ mod tests {
         assert_eq!(step(None, &half, at(5)), Step::Elect(elected("a")), "b has not answered");
         let both = [candidate("a", new, Some(0), 1), candidate("b", old, Some(0), 1)];
         assert_eq!(step(None, &both, at(2)), Step::Elect(elected("b")));
-        assert_eq!(step(Some(&lease("b", 1)), &both, at(2)), Step::Again, "all is well");
+        assert_eq!(step(Some(&lease("b", 1)), &both, at(2)), Step::Again, "nothing to change");
         assert_eq!(step(Some(&lease("a", 1)), &both, at(2)), Step::Elect(elected("b")));
         assert_eq!(
             step(Some(&lease("b", -15)), &both, at(2)),
             Step::Elect(elected("b")),
-            "its lease is over"
+            "the lease has expired"
         );
         let bad = [candidate("a", ("one", "1.37.0"), Some(0), 1)];
         assert_eq!(step(None, &bad, at(2)), Step::Nothing);
@@ -244,7 +246,7 @@ mod tests {
         assert_eq!(step(None, &[Arc::new(theirs.clone())], at(2)), Step::Elect(outcome.clone()));
         assert_eq!(first(&outcome, at(2)).holder_identity, None);
         let ours = candidate("b", ("1.37.0", "1.37.0"), Some(0), 1);
-        assert_eq!(step(None, &[Arc::new(theirs), ours], at(2)), Step::Nothing, "they do not agree");
+        assert_eq!(step(None, &[Arc::new(theirs), ours], at(2)), Step::Nothing, "the strategies conflict");
     }
 
     #[test]

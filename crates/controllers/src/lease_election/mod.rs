@@ -1,6 +1,6 @@
 //! Coordinated leader election: elects among the candidates of each lease, on behalf of the API server.
 //!
-//! It is no controller of the controller manager, for that is a candidate itself.
+//! It is not a controller of the controller manager, because the controller manager is a candidate itself.
 
 mod decide;
 
@@ -17,9 +17,9 @@ use tokio_util::sync::CancellationToken;
 
 use decide::{ELECTION, Elected, Step, changed, first, is_expired, owes_answer, step};
 
-/// How often candidates that are gone are cleared away.
+/// How often expired candidates are deleted.
 const CLEAN_EVERY: Duration = Duration::from_secs(30 * 60);
-/// However often it failed: nobody may lead meanwhile.
+/// The delay after any number of failures: without an election there may be no leader.
 const LOOK_AGAIN: Duration = ELECTION.unsigned_abs();
 
 struct Elections {
@@ -29,7 +29,7 @@ struct Elections {
     queue: Arc<WorkQueue<ObjectKey>>,
 }
 
-/// Elects until `stop`. In a cluster one process at a time does.
+/// Elects until `stop`. In a cluster only one process at a time runs this.
 pub async fn run(client: Client, stop: CancellationToken) {
     let informers = Informers::new(client.clone(), stop.clone());
     let queue: Arc<WorkQueue<ObjectKey>> = WorkQueue::new(Arc::clone(client.clock()));
@@ -39,7 +39,7 @@ pub async fn run(client: Client, stop: CancellationToken) {
     let on_candidate = Arc::clone(&queue);
     candidates.add_handler(move |event| {
         let candidate = event.object();
-        // Nothing changes until the candidate answers.
+        // A candidate that was pinged and has not answered causes no step.
         if !owes_answer(candidate) {
             on_candidate.add(ObjectKey::new(candidate.namespace(), &candidate.spec.lease_name));
         }
@@ -112,7 +112,7 @@ impl Elections {
         }
     }
 
-    /// Deletes candidates that have not been heard of for long.
+    /// Deletes candidates that have expired.
     async fn clean(&self, stop: CancellationToken) {
         loop {
             let now = self.client.clock().now();
@@ -125,7 +125,7 @@ impl Elections {
                     DeleteOptions { preconditions: Some(preconditions), ..DeleteOptions::default() };
                 let (namespace, name) = (candidate.namespace(), candidate.name());
                 if let Err(error) = self.client.delete::<LeaseCandidate>(namespace, name, &options).await {
-                    tracing::debug!(%error, name, "a candidate that is gone is not deleted");
+                    tracing::debug!(%error, name, "an expired candidate could not be deleted");
                 }
             }
             tokio::select! {

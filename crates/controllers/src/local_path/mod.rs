@@ -1,4 +1,4 @@
-//! The built-in provisioner `rancher.io/local-path`: a folder on the node for each claim, gone with its volume.
+//! The built-in provisioner `rancher.io/local-path`: a directory on a node for each claim, deleted with its volume.
 
 mod plan;
 
@@ -145,7 +145,7 @@ impl Controller {
         }
     }
 
-    /// Has the node's kubelet make or remove a folder; answers where it lies.
+    /// Asks the node's kubelet to create or delete a directory; returns its path.
     async fn ask(&self, method: Method, node: &str, folder: &str) -> Result<String> {
         let path = format!("{}/proxy/volumes/local-path/{folder}", Node::RESOURCE.path(None, Some(node)));
         let answer = self.cx.client.call(method, path, None, Bytes::new()).await?;
@@ -157,7 +157,7 @@ impl Controller {
     async fn volume(&self, name: &str) -> Result<()> {
         let Some(volume) = self.volumes.lister().get("", name) else { return Ok(()) };
         let Reclaim::Remove { node, folder } = plan::reclaim(&volume) else { return Ok(()) };
-        // The folders of a node that has gone went with it.
+        // If the node no longer exists, its directories are gone with it.
         if self.nodes.lister().get("", &node).is_some()
             && let Err(error) = self.ask(Method::DELETE, &node, &folder).await
         {
@@ -167,7 +167,7 @@ impl Controller {
         self.forget(&volume).await
     }
 
-    /// Deletes the object and takes our finalizer away, in this order: whatever comes between is repeated.
+    /// Deletes the object and then removes this controller's finalizer; if it is interrupted between, it is repeated.
     async fn forget(&self, volume: &PersistentVolume) -> Result<()> {
         let gone = |result: Result<()>| match result {
             Err(error) if !error.is_not_found() => Err(error),

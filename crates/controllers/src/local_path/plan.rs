@@ -1,4 +1,4 @@
-//! What a claim gets from the local-path provisioner, and when a volume's folder goes: pure functions.
+//! What a claim gets from the local-path provisioner, and when a volume's directory is deleted: pure functions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ pub const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer
 const ASKED: &str = "volume.kubernetes.io/storage-provisioner";
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 const HOSTNAME: &str = "kubernetes.io/hostname";
-/// The node by its name, which its hostname label need not be.
+/// The label with the node's name, which may differ from its hostname label.
 const NODE: &str = "local-path.storage/node";
 
-/// What is to be done for a claim.
+/// What to do for a claim.
 #[derive(Debug, PartialEq)]
 pub enum Wish {
     Nothing,
-    /// It can never be served as it stands.
+    /// The claim can never be served in its current form.
     Refuse(String),
-    /// The chosen node has gone: the scheduler is to choose again.
+    /// The chosen node does not exist: the scheduler must choose again.
     OtherNode,
     Provision {
         node: Arc<Node>,
@@ -34,7 +34,7 @@ pub enum Wish {
     },
 }
 
-/// `exists` tells whether there is a volume of that name.
+/// Decides about a claim; `exists` reports whether there is a volume of a name.
 pub fn wish(
     claim: &PersistentVolumeClaim,
     class: Option<&StorageClass>,
@@ -87,7 +87,7 @@ fn unsupported(claim: &PersistentVolumeClaim) -> Option<String> {
         .then(|| "NodePath only supports ReadWriteOnce and ReadWriteOncePod (1.22+) access modes".to_owned())
 }
 
-/// A node for a claim that does not wait for its pod: ready ones take turns by the claim's uid.
+/// Returns a node for a claim that does not wait for its pod: ready nodes are chosen by the claim's uid.
 fn any<'a>(claim: &PersistentVolumeClaim, nodes: &'a [Arc<Node>]) -> Option<&'a Arc<Node>> {
     let ready = |n: &&Arc<Node>| {
         let conditions = n.status.as_ref().and_then(|s| s.conditions.as_ref());
@@ -103,7 +103,7 @@ fn volume_name(claim: &PersistentVolumeClaim) -> String {
     format!("pvc-{}", claim.uid())
 }
 
-/// The folder's name tells people whose it is.
+/// Returns the directory's name, which shows the claim it belongs to.
 pub fn folder(claim: &PersistentVolumeClaim) -> String {
     let name = format!("{}_{}_{}", volume_name(claim), claim.namespace(), claim.name());
     name.chars().take(255).collect()
@@ -172,11 +172,11 @@ pub enum Reclaim {
     Remove { node: String, folder: String },
 }
 
-/// A released volume of ours goes with its folder, if its policy says so.
+/// Decides whether a released volume of this provisioner is deleted with its directory, according to its policy.
 pub fn reclaim(volume: &PersistentVolume) -> Reclaim {
     let phase = volume.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("");
     let Some(spec) = volume.spec.as_ref().filter(|_| is_ours(volume)) else { return Reclaim::Keep };
-    // An unbound one that is deleted by hand has no claim to be released from.
+    // An unbound volume that a user deletes has no claim from which it could be released.
     let free = match phase {
         "Released" | "Failed" => true,
         "Available" => volume.metadata.deletion_timestamp.is_some(),

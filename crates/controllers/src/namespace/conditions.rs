@@ -1,4 +1,4 @@
-//! The conditions that tell why a namespace is not gone yet.
+//! The conditions that explain why a namespace still exists.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{NamespaceCondition, NamespaceStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-/// Type, and the reason and message when all is well, in the order in which they are listed.
+/// Type, and the reason and message of the false condition, in the order in which they are listed.
 const CONDITIONS: [(&str, &str, &str); 5] = [
     ("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
     (
@@ -23,21 +23,21 @@ const CONDITIONS: [(&str, &str, &str); 5] = [
     ("NamespaceFinalizersRemaining", "ContentHasNoFinalizers", "All content-preserving finalizers finished"),
 ];
 
-/// What one pass over the content found.
+/// The results of one pass over the content.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Findings {
     pub discovery_failure: Option<String>,
     pub malformed_group_version: Option<String>,
-    /// One for each resource that could not be deleted.
+    /// One error for each resource that could not be deleted.
     pub errors: Vec<String>,
-    /// Objects left by resource, as `pods.` or `deployments.apps`.
+    /// The number of remaining objects by resource, such as `pods.` or `deployments.apps`.
     pub remaining: BTreeMap<String, usize>,
-    /// Objects left that wait for this finalizer.
+    /// The number of remaining objects by the finalizer they wait for.
     pub finalizers: BTreeMap<String, usize>,
 }
 
 impl Findings {
-    /// Reason and message of a condition that is true.
+    /// Returns reason and message of a condition that is true.
     fn trouble(&self, type_: &str) -> Option<(&'static str, String)> {
         match type_ {
             "NamespaceDeletionDiscoveryFailure" => Some(("DiscoveryFailed", self.discovery_failure.clone()?)),
@@ -64,7 +64,7 @@ impl Findings {
         }
     }
 
-    /// Brings the conditions up to date; whether any changed.
+    /// Updates the conditions; returns whether any changed.
     pub fn write(&self, status: &mut NamespaceStatus, now: Timestamp) -> bool {
         let conditions = status.conditions.get_or_insert_default();
         let mut changed = false;

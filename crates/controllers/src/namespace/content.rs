@@ -1,4 +1,4 @@
-//! One pass of deleting everything in a namespace.
+//! One pass that deletes everything in a namespace.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use super::conditions::Findings;
 use crate::support::discovery::{Discovery, Served};
 use crate::support::pod_state::has_ended;
 
-/// How long finalizers are given when nothing better is known.
+/// The assumed duration of finalizers when nothing better is known.
 const FINALIZER_ESTIMATE: Duration = Duration::from_secs(15);
 
-/// What a pass over one resource left.
+/// What is left of one resource after a pass.
 #[derive(Debug, Default)]
 struct Left {
     count: usize,
@@ -26,13 +26,14 @@ struct Left {
     error: Option<String>,
 }
 
-/// Deletes the content, pods before everything else. Returns what was found and how long what is left may take.
+/// Deletes the content, pods before everything else. Returns the findings and how long the remaining content may
+/// take.
 pub async fn delete_all(client: &Client, namespace: &Namespace, now: Timestamp) -> (Findings, Duration) {
     let mut findings = Findings::default();
     let discovery = match Discovery::fetch(client).await {
         Ok(discovery) => discovery,
         Err(error) => {
-            // Without a list of resources nothing can be said to be gone.
+            // Without discovery it is unknown whether content remains.
             findings.discovery_failure = Some(error.to_string());
             return (findings, Duration::ZERO);
         }
@@ -54,7 +55,7 @@ pub async fn delete_all(client: &Client, namespace: &Namespace, now: Timestamp) 
                 *findings.finalizers.entry(finalizer).or_insert(0) += 1;
             }
             if is_pods {
-                // What pods may still use goes after them.
+                // Objects that pods may still use are deleted after the pods.
                 break;
             }
         }
@@ -75,7 +76,7 @@ async fn delete_one(client: &Client, namespace: &Namespace, served: &Served, now
     let before = match list(client, resource, name).await {
         Ok(list) if list.items.is_empty() => return Left::default(),
         Ok(list) => list,
-        // Served by name only, or gone with its group.
+        // The resource does not support the request, or its group is no longer served.
         Err(e) if is_unsupported(&e) => return Left::default(),
         Err(e) => return Left { error: Some(e.to_string()), ..Left::default() },
     };
@@ -114,7 +115,7 @@ async fn list(client: &Client, resource: &ResourceType, namespace: &str) -> Resu
     client.transport().list(resource, Some(namespace), &ListOptions::default()).await
 }
 
-/// The longest grace period of the running pods, counted from the namespace's deletion.
+/// Returns the longest grace period of the running pods, counted from the namespace's deletion.
 fn grace_left(list: &List, namespace: &Namespace, resource: &ResourceType, now: Timestamp) -> Duration {
     if *resource != Pod::RESOURCE {
         return Duration::ZERO;
@@ -152,7 +153,7 @@ async fn delete_collection(client: &Client, served: &Served, namespace: &str) ->
     Ok(())
 }
 
-/// Everything in the namespace is deleted anyway: dependents need no thought.
+/// Propagation is irrelevant: all dependents in the namespace are deleted anyway.
 fn background() -> DeleteOptions {
     DeleteOptions { propagation_policy: Some("Background".to_owned()), ..DeleteOptions::default() }
 }

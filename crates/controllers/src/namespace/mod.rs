@@ -1,4 +1,4 @@
-//! Namespace: empties a namespace that is being deleted, then lets it go.
+//! Namespace: deletes the content of a namespace that is being deleted, then removes its finalizer.
 
 mod conditions;
 mod content;
@@ -18,9 +18,10 @@ use conditions::Findings;
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "namespace-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-/// The finalizer in `spec.finalizers` that stands for this controller.
+/// The finalizer in `spec.finalizers` that belongs to this controller.
 const FINALIZER: &str = "kubernetes";
-/// A namespace is not let go sooner after its deletion: a write that was admitted just before has to be found.
+/// The minimum time between a namespace's deletion and its removal: a write that was admitted just before must be
+/// found.
 const SETTLE: Duration = Duration::from_secs(2);
 /// The longest wait between two passes.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -37,7 +38,7 @@ async fn run(cx: Arc<Context>) {
     let on_namespace = Arc::clone(&queue);
     namespaces.add_handler(move |event| {
         let started = match event {
-            // Our own writes of conditions need no second look.
+            // The controller's own writes of conditions need no further pass.
             Event::Updated { old, new } => !is_terminating(old) && is_terminating(new),
             Event::Added(namespace) => is_terminating(namespace),
             Event::Deleted(_) => false,
@@ -72,7 +73,7 @@ fn is_terminating(namespace: &Namespace) -> bool {
     namespace.metadata.deletion_timestamp.is_some()
 }
 
-/// How long after its deletion a namespace still has to be held.
+/// Returns how much longer the namespace must be kept after its deletion.
 fn unsettled(namespace: &Namespace, now: Timestamp) -> Duration {
     let deleted = namespace.metadata.deletion_timestamp.as_ref().map_or(now, |t| t.0);
     let since = now.duration_since(deleted).try_into().unwrap_or(Duration::ZERO);
@@ -83,9 +84,9 @@ fn unsettled(namespace: &Namespace, now: Timestamp) -> Duration {
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
     LetGo,
-    /// Look again then, or when the content changes.
+    /// Reconcile again after this time, or when the content changes.
     Wait(Duration),
-    /// Something failed: try again with a growing delay.
+    /// A failure with this error: retry with a growing delay.
     Retry(String),
 }
 
@@ -111,9 +112,9 @@ impl Controller {
             return Ok(());
         }
         match self.empty(name).await {
-            // Gone meanwhile.
+            // The namespace is gone already.
             Err(e) if e.is_not_found() => Ok(()),
-            // Others edit a namespace too: once more with its newest state.
+            // Other clients write the namespace too: retry with its newest state.
             Err(e) if e.is_conflict() => {
                 self.queue.add(name.to_owned());
                 Ok(())
@@ -122,7 +123,7 @@ impl Controller {
         }
     }
 
-    /// Replaces a long back-off by a shorter wait, so that a failure that passes does not hold the namespace.
+    /// Replaces a long back-off by a shorter wait, so that a transient failure does not delay the namespace.
     fn look_again_soon(&self, name: &str, result: Result<()>) -> Result<()> {
         if result.is_err() {
             self.queue.add_after(name.to_owned(), LONGEST_WAIT);
@@ -156,11 +157,11 @@ impl Controller {
                 self.queue.add_after(name.to_owned(), delay);
                 Ok(())
             }
-            Next::LetGo => self.let_go(namespace).await,
+            Next::LetGo => self.remove_finalizer(namespace).await,
         }
     }
 
-    async fn let_go(&self, mut namespace: Namespace) -> Result<()> {
+    async fn remove_finalizer(&self, mut namespace: Namespace) -> Result<()> {
         if let Some(finalizers) = namespace.spec.get_or_insert_default().finalizers.as_mut() {
             finalizers.retain(|f| f != FINALIZER);
         }

@@ -1,4 +1,4 @@
-//! Tests of the namespace controller against an API server in memory.
+//! Tests of the namespace controller against an in-memory API server.
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{
@@ -55,7 +55,7 @@ async fn a_namespace_goes_with_its_content() {
     world.pass(1.0).await;
     assert!(world.api.get::<ConfigMap>("ns", "c").is_none());
     assert!(world.api.get::<Deployment>("ns", "d").is_none());
-    // A write that was under way when the namespace was deleted.
+    // A write that was in progress when the namespace was deleted.
     world.api.add(&Secret { metadata: meta("late"), ..Secret::default() });
     world.pass(2.0).await;
     assert!(world.api.get::<Namespace>("", "ns").is_none());
@@ -75,7 +75,7 @@ async fn pods_go_first_and_wake_the_controller() {
     delete(&world).await;
     world.pass(5.0).await;
     assert!(world.api.get::<Pod>("ns", "p").unwrap().metadata.deletion_timestamp.is_some());
-    assert!(world.api.get::<ConfigMap>("ns", "c").is_some(), "what pods may use stays");
+    assert!(world.api.get::<ConfigMap>("ns", "c").is_some(), "objects that pods may use are kept");
     let remaining = condition(&world, "NamespaceContentRemaining");
     assert_eq!(
         remaining.message.as_deref(),
@@ -119,7 +119,7 @@ async fn a_resource_that_fails_holds_the_namespace() {
     });
     delete(&world).await;
     world.pass(20.0).await;
-    assert!(world.api.get::<Deployment>("ns", "d").is_none(), "the others are deleted all the same");
+    assert!(world.api.get::<Deployment>("ns", "d").is_none(), "the other resources are deleted");
     let failure = condition(&world, "NamespaceDeletionContentFailure");
     assert_eq!(
         failure.message.as_deref(),

@@ -1,4 +1,4 @@
-//! PersistentVolume binder: brings claims and volumes together, and lets volumes go when their claims have gone.
+//! PersistentVolume binder: binds claims and volumes to each other, and releases volumes whose claims are gone.
 
 use std::sync::Arc;
 
@@ -29,9 +29,9 @@ const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 const OLD_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
-/// The index of volumes by `namespace/name` of the claims that they name.
+/// The index of volumes by `namespace/name` of the claims in their claimRefs.
 const BY_CLAIM: &str = "persistentVolumeBinderClaim";
-/// The index of pods without a node by the claims that they use.
+/// The index of unscheduled pods by the claims that they use.
 const WAITING_BY_CLAIM: &str = "persistentVolumeBinderWaiting";
 
 pub(super) struct Controller {
@@ -45,7 +45,7 @@ pub(super) struct Controller {
     pub(super) recycling: Recycling,
 }
 
-/// The claims of a pod that has no node yet.
+/// Returns the claims of a pod that is not bound to a node yet.
 fn waiting_for(pod: &Pod) -> Vec<String> {
     let has_node = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).is_some_and(|n| !n.is_empty());
     if has_node || pod_state::has_ended(pod) { Vec::new() } else { claims_of(pod) }
@@ -131,7 +131,7 @@ async fn run(cx: Arc<Context>) {
         recycling: Recycling::default(),
     });
     let for_volumes = Arc::clone(&controller);
-    // One worker each: two claims must not choose the same volume.
+    // There is one worker for each kind: two claims must not choose the same volume.
     tokio::join!(
         claim_queue.run("persistentvolume-binder-claims", 1, stop.clone(), move |key| {
             let controller = Arc::clone(&controller);
@@ -159,11 +159,11 @@ impl Controller {
         }
     }
 
-    fn tell(&self, claim: &PersistentVolumeClaim, type_: EventType, reason: &str, text: impl Into<String>) {
+    fn emit(&self, claim: &PersistentVolumeClaim, type_: EventType, reason: &str, text: impl Into<String>) {
         self.cx.recorder.event(claim, type_, reason, text);
     }
 
-    /// A claim that was bound and has lost its volume stays lost.
+    /// Checks a bound claim. A claim that has lost its volume stays lost.
     async fn check_bound(&self, claim: &PersistentVolumeClaim, named: Option<&str>) -> Result<()> {
         let Some(name) = named else {
             let text = "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!";
@@ -185,12 +185,13 @@ impl Controller {
     async fn lose(&self, claim: &PersistentVolumeClaim, reason: &str, text: &str) -> Result<()> {
         let lost = claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Lost");
         if !lost {
-            self.tell(claim, EventType::Warning, reason, text);
+            self.emit(claim, EventType::Warning, reason, text);
         }
         self.set_claim_phase(claim, "Lost", None).await
     }
 
-    /// The volume, asked for where the informer does not know it: a claim is not lost because of a late watch.
+    /// Returns the volume, reading it from the API server if the informer does not show it: a lagging watch must not
+    /// make a claim lost.
     async fn volume(&self, name: &str) -> Result<Option<Arc<PersistentVolume>>> {
         if let Some(volume) = self.volumes.lister().get("", name) {
             return Ok(Some(volume));
@@ -209,15 +210,15 @@ impl Controller {
         match volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) {
             Some(reference) if !refers(reference, claim) => {
                 let text = format!("volume {name:?} already bound to a different claim.");
-                self.tell(claim, EventType::Warning, "FailedBinding", text);
+                self.emit(claim, EventType::Warning, "FailedBinding", text);
                 self.set_claim_phase(claim, "Pending", None).await
             }
-            // One that is kept for the claim is taken as it is.
+            // A volume that is reserved for the claim is bound without further checks.
             Some(_) => self.bind(claim, &volume).await,
             None => {
                 if let Some(why) = mismatch(&volume, claim) {
                     let text = format!("Cannot bind to requested volume {name:?}: {why}");
-                    self.tell(claim, EventType::Warning, "VolumeMismatch", text);
+                    self.emit(claim, EventType::Warning, "VolumeMismatch", text);
                     return self.set_claim_phase(claim, "Pending", None).await;
                 }
                 self.bind(claim, &volume).await
@@ -230,7 +231,7 @@ impl Controller {
         let late =
             class.as_ref().and_then(|c| c.volume_binding_mode.as_deref()) == Some("WaitForFirstConsumer");
         let volumes = self.volumes.lister().list();
-        // Where the scheduler chooses the node it chooses the volume too, and says so by keeping it.
+        // With late binding the scheduler chooses node and volume, and reserves the volume for the claim.
         let found = reserved(claim, &volumes).or_else(|| (!late).then(|| free(claim, &volumes)).flatten());
         if let Some(volume) = found {
             return self.bind(claim, &volume).await;
@@ -244,25 +245,25 @@ impl Controller {
         let has_node = annotations.is_some_and(|a| a.contains_key(SELECTED_NODE));
         if late && !has_node {
             let (reason, text) = self.waits_for(claim);
-            self.tell(claim, EventType::Normal, reason, text);
+            self.emit(claim, EventType::Normal, reason, text);
             return self.set_claim_phase(claim, "Pending", None).await;
         }
         match class {
             Some(class) => self.provision(claim, &class.provisioner).await?,
             None if class_of(claim).is_empty() => {
                 let text = "no persistent volumes available for this claim and no storage class is set";
-                self.tell(claim, EventType::Normal, "FailedBinding", text);
+                self.emit(claim, EventType::Normal, "FailedBinding", text);
             }
             None => {
                 let text = format!("storageclass.storage.k8s.io {:?} not found", class_of(claim));
-                self.tell(claim, EventType::Warning, "ProvisioningFailed", text);
+                self.emit(claim, EventType::Warning, "ProvisioningFailed", text);
             }
         }
         let live = self.claims.lister().get_key(&claim.key());
         self.set_claim_phase(live.as_deref().unwrap_or(claim), "Pending", None).await
     }
 
-    /// The newest of the classes that are marked as the default; of several as old, the first by name.
+    /// Returns the newest of the classes marked as default; among equally old ones the first by name.
     fn default_class(&self) -> Option<Arc<StorageClass>> {
         let marked = |class: &Arc<StorageClass>| {
             let annotations = class.metadata.annotations.as_ref();
@@ -274,7 +275,7 @@ impl Controller {
         all.max_by(|a, b| made(a).cmp(&made(b)).then_with(|| b.name().cmp(a.name())))
     }
 
-    /// Gives a claim that named no class the default one, which was not there when the claim was made.
+    /// Sets the default class on a claim without a class, created when there was no default class.
     async fn take_class(&self, claim: &PersistentVolumeClaim, class: &str) -> Result<()> {
         let mut next = claim.clone();
         next.spec.get_or_insert_default().storage_class_name = Some(class.to_owned());
@@ -285,7 +286,7 @@ impl Controller {
         written.map(drop)
     }
 
-    /// What an event says of a claim that waits for the scheduler.
+    /// Returns reason and message of the event for a claim that waits for the scheduler.
     fn waits_for(&self, claim: &PersistentVolumeClaim) -> (&'static str, String) {
         let pods = self.pods.lister().by_index(WAITING_BY_CLAIM, &claim.key().to_string());
         let mut names: Vec<&str> = pods.iter().map(|pod| pod.name()).collect();
@@ -301,7 +302,7 @@ impl Controller {
         ("WaitForPodScheduled", text)
     }
 
-    /// Has a volume made, if anybody can.
+    /// Requests a volume from the class's provisioner, if there can be one.
     async fn provision(&self, claim: &PersistentVolumeClaim, provisioner: &str) -> Result<()> {
         let who = driver_of(provisioner).unwrap_or(provisioner);
         if !is_of_kubernetes(who) {
@@ -313,16 +314,16 @@ impl Controller {
             }
             _ => format!("no volume plugin matched name: {who}"),
         };
-        self.tell(claim, EventType::Warning, "ProvisioningFailed", text);
+        self.emit(claim, EventType::Warning, "ProvisioningFailed", text);
         Ok(())
     }
 
-    /// Asks whoever serves the class's provisioner for a volume.
+    /// Sets the annotation by which the external provisioner creates a volume, and emits an event.
     async fn ask(&self, claim: &PersistentVolumeClaim, who: &str) -> Result<()> {
         let text = format!(
             "Waiting for a volume to be created either by the external provisioner '{who}' or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered."
         );
-        self.tell(claim, EventType::Normal, "ExternalProvisioning", text);
+        self.emit(claim, EventType::Normal, "ExternalProvisioning", text);
         let asked = |key: &str| {
             claim.metadata.annotations.as_ref().and_then(|a| a.get(key)).is_some_and(|v| v == who)
         };
@@ -336,7 +337,7 @@ impl Controller {
         self.cx.client.update(&next).await.map(drop)
     }
 
-    /// Four writes, each of which may be repeated: volume, its phase, claim, its phase.
+    /// Makes four writes, each of which may be repeated: the volume, its phase, the claim, its phase.
     async fn bind(&self, claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Result<()> {
         let mut next = volume.clone();
         let spec = next.spec.get_or_insert_default();
@@ -380,7 +381,7 @@ impl Controller {
                 {
                     status.current_volume_attributes_class_name = spec.volume_attributes_class_name.clone();
                 }
-                // A later resize is told by whoever did it.
+                // A later resize is recorded by the component that performs it.
                 if status.capacity.is_none() {
                     status.capacity = spec.capacity.clone();
                 }
@@ -478,7 +479,7 @@ mod tests {
         assert_eq!(phase(&v1().await), "Released");
         client.create(&claim("named", json!({"volumeName": "v1"}))).await.unwrap();
         world.pass(2.0).await;
-        assert_eq!(claim_phase("named").await, "Pending", "the volume is another claim's");
+        assert_eq!(claim_phase("named").await, "Pending", "the volume belongs to another claim");
         world.api.remove::<PersistentVolume>("", "v1");
         client.create(&volume("v1", "5Gi")).await.unwrap();
         world.pass(2.0).await;
@@ -615,6 +616,6 @@ mod tests {
         assert_eq!(now("first").await, ("Bound".to_owned(), Some(true)));
         assert_eq!(now("ours").await, ("Available".to_owned(), None));
         assert_eq!(now("made").await, ("Released".to_owned(), Some(true)));
-        assert_eq!(now("kept").await, ("Available".to_owned(), Some(false)), "still kept for the claim");
+        assert_eq!(now("kept").await, ("Available".to_owned(), Some(false)), "still reserved for the claim");
     }
 }

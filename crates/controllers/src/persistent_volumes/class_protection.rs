@@ -1,4 +1,5 @@
-//! Protection of VolumeAttributesClasses in use: a deleted one stays until no claim and no volume names it.
+//! Protection of VolumeAttributesClasses in use: a deleted class keeps its finalizer until no claim or volume names
+//! it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,10 +19,10 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 const FINALIZER: &str = "kubernetes.io/vac-protection";
-/// The index of claims, and of volumes, by the classes they name.
+/// The index of claims and of volumes by the classes they name.
 const BY_CLASS: &str = "volumeAttributesClass";
 
-/// The classes that a claim wants, has, or is on its way to.
+/// Returns the classes of a claim: wanted, current, and target of a modification.
 fn of_claim(claim: &PersistentVolumeClaim) -> Vec<String> {
     let wanted = claim.spec.as_ref().and_then(|s| s.volume_attributes_class_name.clone());
     let status = claim.status.as_ref();
@@ -37,7 +38,7 @@ fn of_volume(volume: &PersistentVolume) -> Vec<String> {
     name.into_iter().filter(|name| !name.is_empty()).collect()
 }
 
-/// Queues the classes that an object names no longer.
+/// Queues the classes that an object no longer names.
 fn release<K: Kind>(
     informer: &Informer<K>,
     queue: &Arc<WorkQueue<ObjectKey>>,

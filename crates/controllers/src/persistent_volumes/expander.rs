@@ -1,4 +1,4 @@
-//! Volume expander: tells users whose claim has outgrown its volume that the volume's driver sees to it.
+//! Volume expander: emits an event that an external driver has to expand the volume of a claim that was enlarged.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 const STORAGE: &str = "storage";
 
-/// How much a bound claim asks for beyond what it has; `None` where it asks for nothing more.
+/// Returns the requested size of a bound claim if it exceeds the capacity; `None` otherwise.
 fn outgrown(claim: &PersistentVolumeClaim) -> Option<&ApiQuantity> {
     let asked = claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?.get(STORAGE)?;
     let status = claim.status.as_ref().filter(|s| s.phase.as_deref() == Some("Bound"))?;
@@ -38,7 +38,7 @@ async fn run(cx: Arc<Context>) {
             Event::Updated { old, new } => (Some(old), new),
             Event::Deleted(_) => return,
         };
-        // Told once for each size.
+        // The event is emitted once for each size.
         if outgrown(new).is_some_and(|size| old.and_then(|old| outgrown(old)) != Some(size)) {
             on_claim.add(new.key());
         }
@@ -50,7 +50,7 @@ async fn run(cx: Arc<Context>) {
     let reconcile = move |key: ObjectKey| {
         let (cx, claims) = (Arc::clone(&cx), claims.clone());
         async move {
-            // No kind of volume is left that the control plane itself could expand.
+            // The control plane itself can expand no type of volume any more.
             if let Some(claim) = claims.get_key(&key).filter(|claim| outgrown(claim).is_some()) {
                 let text = "waiting for an external controller to expand this PVC";
                 cx.recorder.event(&*claim, EventType::Normal, "ExternalExpanding", text);

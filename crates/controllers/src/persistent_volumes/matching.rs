@@ -13,13 +13,13 @@ use knarr_apimachinery::quantity::Quantity;
 use knarr_apimachinery::selector::Selector;
 
 const STORAGE: &str = "storage";
-/// Whether the claim says which class it wants, be it none.
+/// Reports whether the claim names a class, the empty one included.
 pub fn has_class(claim: &PersistentVolumeClaim) -> bool {
     claim.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(CLASS_ANNOTATION))
         || claim.spec.as_ref().is_some_and(|s| s.storage_class_name.is_some())
 }
 
-/// Whether a volume's claimRef is this claim: by name, and by uid where it has one.
+/// Reports whether a volume's claimRef is this claim: by name, and by uid if the reference has one.
 pub fn refers(reference: &ObjectReference, claim: &PersistentVolumeClaim) -> bool {
     let same = |a: &Option<String>, b: &str| a.as_deref().unwrap_or("") == b;
     same(&reference.namespace, claim.namespace())
@@ -27,7 +27,7 @@ pub fn refers(reference: &ObjectReference, claim: &PersistentVolumeClaim) -> boo
         && reference.uid.as_deref().is_none_or(|uid| uid.is_empty() || uid == claim.uid())
 }
 
-/// What a volume holds; one that does not say holds nothing.
+/// Returns the capacity of a volume; 0 if it has none.
 fn capacity(volume: &PersistentVolume) -> Quantity {
     let amount = volume.spec.as_ref().and_then(|s| s.capacity.as_ref()?.get(STORAGE));
     amount.and_then(|amount| Quantity::parse(&amount.0).ok()).unwrap_or_default()
@@ -47,7 +47,7 @@ pub fn modes_differ(volume: &PersistentVolume, claim: &PersistentVolumeClaim) ->
     mode(of_volume) != mode(claim.spec.as_ref().and_then(|s| s.volume_mode.as_ref()))
 }
 
-/// Why a volume that a claim names does not suit it; in upstream's words.
+/// Returns why a volume that a claim names cannot be bound to it; the texts are upstream's.
 pub fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<String> {
     if volume.metadata.deletion_timestamp.is_some() {
         return Some(format!("the volume is marked for deletion {:?}", volume.name()));
@@ -61,7 +61,7 @@ pub fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Opt
     misfit(volume, claim).map(str::to_owned)
 }
 
-/// What no volume may differ in, not even one that is kept for the claim.
+/// Returns the requirement that the volume violates, which applies even to a volume reserved for the claim.
 fn misfit(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<&'static str> {
     let (Some(offer), Some(wish)) = (&volume.spec, &claim.spec) else { return Some("no spec") };
     let attributes = |name: &Option<String>| name.clone().unwrap_or_default();
@@ -78,7 +78,7 @@ fn misfit(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<&'
     None
 }
 
-/// The volume that is kept for the claim, whatever its class.
+/// Returns the volume that is reserved for the claim, whatever its class.
 pub fn reserved(
     claim: &PersistentVolumeClaim,
     volumes: &[Arc<PersistentVolume>],
@@ -93,7 +93,7 @@ pub fn reserved(
     volumes.iter().find(kept).map(Arc::clone)
 }
 
-/// Of the free volumes that suit the claim those that can be used in the fewest ways, of these the smallest.
+/// Returns the best unbound volume for the claim: among those with the fewest access modes the smallest.
 pub fn free(
     claim: &PersistentVolumeClaim,
     volumes: &[Arc<PersistentVolume>],

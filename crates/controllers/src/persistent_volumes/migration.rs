@@ -1,4 +1,4 @@
-//! Upstream's own provisioners of old, and the CSI drivers that took their place.
+//! The former in-tree provisioners and the CSI drivers that replace them.
 //!
 //! Source: `pkg/controller/volume` with `csi-translation-lib` of Kubernetes 1.37.
 
@@ -12,12 +12,12 @@ const DRIVERS: [(&str, &str); 7] = [
     ("kubernetes.io/vsphere-volume", "csi.vsphere.vmware.com"),
 ];
 
-/// The driver that serves what this provisioner did.
+/// Returns the CSI driver that replaces this provisioner.
 pub fn driver_of(provisioner: &str) -> Option<&'static str> {
     DRIVERS.iter().find(|(old, _)| *old == provisioner).map(|(_, driver)| *driver)
 }
 
-/// Whether a provisioner was part of Kubernetes: nobody outside serves it.
+/// Reports whether a provisioner was in-tree, so that no external provisioner serves it.
 pub fn is_of_kubernetes(provisioner: &str) -> bool {
     provisioner.starts_with("kubernetes.io/")
 }

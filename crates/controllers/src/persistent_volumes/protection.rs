@@ -1,4 +1,5 @@
-//! Protection of claims and volumes in use: a deleted claim stays until no pod uses it, a volume until it is unbound.
+//! Protection of claims and volumes in use: a deleted claim keeps its finalizer until no pod uses it, a volume until
+//! it is unbound.
 
 use std::sync::Arc;
 
@@ -26,12 +27,12 @@ pub const VOLUMES: Descriptor = Descriptor {
 
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
-/// The condition that says since when no pod has used a claim.
+/// The condition that records since when no pod has used a claim.
 const UNUSED: &str = "Unused";
 /// The index of pods by `namespace/claim` of the claims they use.
 const BY_CLAIM: &str = "persistentVolumeClaim";
 
-/// What is to become of the finalizer.
+/// What to do with the finalizer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Add,
@@ -67,7 +68,7 @@ pub(super) async fn carry_out<K: Kind>(
     }
 }
 
-/// The claim that a volume of a pod means, and whether it was made for the pod.
+/// Returns the claim of a pod's volume, and whether it is an ephemeral volume's claim.
 fn claim_of(pod: &Pod, volume: &Volume) -> Option<(String, bool)> {
     if let Some(named) = &volume.persistent_volume_claim {
         return Some((named.claim_name.clone(), false));
@@ -75,14 +76,15 @@ fn claim_of(pod: &Pod, volume: &Volume) -> Option<(String, bool)> {
     volume.ephemeral.as_ref().map(|_| (format!("{}-{}", pod.name(), volume.name), true))
 }
 
-/// The claims that a pod uses, as `namespace/name`.
+/// Returns the claims that a pod uses, as `namespace/name`.
 pub(super) fn claims_of(pod: &Pod) -> Vec<String> {
     let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
     let names = volumes.filter_map(|volume| claim_of(pod, volume));
     names.map(|(name, _)| format!("{}/{name}", pod.namespace())).collect()
 }
 
-/// Whether the pod uses the claim; one that was made for a pod of this name only if it is this pod's, and while `own`.
+/// Reports whether the pod uses the claim. An ephemeral volume's claim counts only if this pod owns it, and only if
+/// `own`.
 fn uses(pod: &Pod, claim: &PersistentVolumeClaim, own: bool) -> bool {
     let is_of_pod = || controller_of(&claim.metadata).is_some_and(|owner| owner.uid == pod.uid());
     let mut volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
@@ -92,8 +94,9 @@ fn uses(pod: &Pod, claim: &PersistentVolumeClaim, own: bool) -> bool {
     })
 }
 
-/// Whether the pod keeps a deleted claim: it has a node, for no other is started with such a claim. What was made for
-/// a pod that only waits for its removal goes first, for the pod may wait for that.
+/// Reports whether the pod keeps a deleted claim: only a pod that is bound to a node does, because no other can be
+/// started with the claim. A pod whose grace period is over does not keep the claims of its ephemeral volumes, because
+/// its removal may wait for their deletion.
 fn keeps(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     let has_node = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).is_some_and(|n| !n.is_empty());
     let is_shut_down =
@@ -101,12 +104,12 @@ fn keeps(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     has_node && uses(pod, claim, !is_shut_down)
 }
 
-/// Whether the pod counts for the condition that says whether the claim is used.
+/// Reports whether the pod counts as a user for the condition `Unused`.
 fn counts(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     !pod_state::has_ended(pod) && uses(pod, claim, true)
 }
 
-/// The claim with the condition `Unused` as it is to be; `None` where it says so already.
+/// Returns the claim with the right condition `Unused`; `None` if it has it already.
 fn with_unused(claim: &PersistentVolumeClaim, used: bool, now: Timestamp) -> Option<PersistentVolumeClaim> {
     let (status, reason, message) = match used {
         true => ("False", "PodUsingPVC", "A pod is currently referencing this PVC"),
@@ -168,7 +171,7 @@ async fn protect_claim(
     if is_bound && claim.metadata.deletion_timestamp.is_none() {
         let used = of_claim.iter().any(|pod| counts(pod, &claim));
         if let Some(mut next) = with_unused(&claim, used, cx.clock.now()) {
-            // The informer may be behind a new pod: asked for before it is said that there is none.
+            // The informer may lag behind a new pod: the API server is asked before the claim is reported as unused.
             if !used && live(cx, &claim).await?.iter().any(|pod| counts(pod, &claim)) {
                 match with_unused(&claim, true, cx.clock.now()) {
                     Some(used) => next = used,
@@ -176,7 +179,7 @@ async fn protect_claim(
                 }
             }
             return match cx.client.update_status(&next).await {
-                // What changes next comes back as an event.
+                // Further changes arrive as events.
                 Err(e) if !e.is_not_found() => Err(e),
                 _ => Ok(()),
             };
@@ -184,14 +187,14 @@ async fn protect_claim(
     }
     let in_use = of_claim.iter().any(|pod| keeps(pod, &claim));
     let verdict = verdict(&*claim, CLAIM_FINALIZER, in_use);
-    // The informer may be behind a pod that was just bound: ask before letting go.
+    // The informer may lag behind a pod that was just bound: the API server is asked before the finalizer is removed.
     if verdict == Verdict::Remove && live(cx, &claim).await?.iter().any(|pod| keeps(pod, &claim)) {
         return Ok(());
     }
     carry_out(cx, &*claim, CLAIM_FINALIZER, verdict).await
 }
 
-/// The pods of the claim's namespace, as the API server has them now.
+/// Lists the pods of the claim's namespace from the API server.
 async fn live(cx: &Context, claim: &PersistentVolumeClaim) -> Result<Vec<Arc<Pod>>> {
     Ok(cx.client.list::<Pod>(Some(claim.namespace()), &ListOptions::default()).await?.0)
 }

@@ -1,4 +1,4 @@
-//! Recycling: a pod empties a released volume whose policy is Recycle; then it is free again.
+//! Recycling: a pod scrubs a released volume whose policy is Recycle; then the volume is available again.
 //!
 //! Source: <https://kubernetes.io/docs/concepts/storage/persistent-volumes/#recycle>, and the behaviour of
 //! kube-controller-manager 1.37.
@@ -22,19 +22,19 @@ use crate::support::pod_state::has_ended;
 
 const FAILED: &str = "VolumeFailedRecycle";
 const PREFIX: &str = "recycler-for-";
-/// After a failure.
+/// The delay after a failure.
 const RETRY_AFTER: Duration = Duration::from_secs(15);
 const GI: i64 = 1 << 30;
 
-/// How far the recycling of each volume is.
+/// The state of each volume's recycling.
 #[derive(Default)]
 pub struct Recycling(Mutex<HashMap<String, State>>);
 
 #[derive(Clone)]
 enum State {
-    /// By the pod with this uid.
+    /// The pod with this uid scrubs the volume.
     Runs(String),
-    /// Not before this time of the monotonic clock again.
+    /// The next attempt may not start before this time of the monotonic clock.
     Waits(Duration),
 }
 
@@ -48,12 +48,12 @@ impl Recycling {
     }
 }
 
-/// The volume that a pod empties, going by its name.
+/// Returns the volume that a recycler pod scrubs, according to the pod's name.
 pub fn volume_of(pod: &Pod) -> Option<&str> {
     pod.name().strip_prefix(PREFIX)
 }
 
-/// The pod that empties the volume; `None` for volumes that nobody can empty.
+/// Makes the pod that scrubs the volume; `None` for a volume type that cannot be recycled.
 fn scrubber(volume: &PersistentVolume, settings: &RecyclerSettings) -> Option<Pod> {
     let spec = volume.spec.as_ref()?;
     let (source, scrubbing) = match (&spec.host_path, &spec.nfs) {
@@ -75,7 +75,7 @@ fn scrubber(volume: &PersistentVolume, settings: &RecyclerSettings) -> Option<Po
     Some(pod)
 }
 
-/// In seconds, by the volume's whole gibibytes.
+/// Returns the deadline in seconds, which depends on the volume's whole gibibytes.
 fn deadline(volume: &PersistentVolume, scrubbing: &Scrubbing) -> i64 {
     let size = || -> Option<i64> {
         let text = &volume.spec.as_ref()?.capacity.as_ref()?.get("storage")?.0;
@@ -102,7 +102,7 @@ fn usual() -> Pod {
 }
 
 impl Controller {
-    /// Has the volume emptied, or sees how that goes. The volume is released, and may have failed before.
+    /// Starts recycling of the volume or checks its progress. The volume is released, and may have failed before.
     pub(super) async fn recycle(&self, volume: &PersistentVolume) -> Result<()> {
         let Some(fresh) = scrubber(volume, &self.cx.settings().recyclers) else {
             return self
@@ -123,12 +123,13 @@ impl Controller {
         let Some(uid) = ours else {
             let users = self.users(volume);
             if !users.is_empty() {
-                // Their end comes as an event.
+                // The end of these pods arrives as an event.
                 let text = format!("Volume is used by pods: {}", users.join(","));
                 self.cx.recorder.event(volume, EventType::Normal, FAILED, text);
                 return Ok(());
             }
-            // Seen late, it may be free by now, or another claim's: whose data nobody may touch.
+            // If this version is old, the volume may be available again or bound to another claim, whose data must
+            // not be deleted.
             let live: PersistentVolume = self.cx.client.get("", volume.name()).await?;
             if live.metadata.resource_version != volume.metadata.resource_version {
                 return Ok(());
@@ -138,7 +139,7 @@ impl Controller {
                     self.recycling.lock().insert(volume.name().to_owned(), State::Runs(pod.uid().to_owned()));
                     Ok(())
                 }
-                // Nobody can tell what it has done, nor for which of the volume's claims.
+                // It is unknown what this older pod has deleted, and for which of the volume's claims.
                 Err(error) if error.is_already_exists() => {
                     self.delete_pod(namespace, fresh.name()).await?;
                     self.failed(volume, "old recycler pod found, will retry later").await
@@ -160,7 +161,8 @@ impl Controller {
         match outcome(pod.as_ref()) {
             None => Ok(()),
             Some(Ok(())) => {
-                // Were the pod gone first, a conflict here would look like a failure.
+                // The volume is unbound first: if the pod were deleted first, a conflict here would look like a
+                // failed recycling.
                 self.unbind(volume).await?;
                 self.recycling.forget(volume.name());
                 self.cx.recorder.event(volume, EventType::Normal, "VolumeRecycled", "Volume recycled");
@@ -187,8 +189,8 @@ impl Controller {
         }
     }
 
-    /// The pods that still use the volume by the claim that it was bound to. Those of a new claim of that name, which
-    /// has another volume, do not.
+    /// Returns the pods that still use the volume through the claim it was bound to. Pods of a new claim of the same
+    /// name, which has another volume, do not count.
     fn users(&self, volume: &PersistentVolume) -> Vec<String> {
         let Some(claim) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else { return Vec::new() };
         let (namespace, name) =
@@ -205,15 +207,15 @@ impl Controller {
     }
 }
 
-/// How it went; `None` as long as it runs.
+/// Returns the result of recycling; `None` while the pod runs.
 fn outcome(pod: Option<&Pod>) -> Option<std::result::Result<(), String>> {
     let Some(pod) = pod else { return Some(Err("recycler pod was deleted".to_owned())) };
     let status = pod.status.as_ref();
     match status.and_then(|s| s.phase.as_deref()) {
         Some("Succeeded") => Some(Ok(())),
         Some("Failed") => {
-            let said = status.and_then(|s| s.message.clone()).filter(|text| !text.is_empty());
-            Some(Err(said.unwrap_or_else(|| "pod failed, pod.Status.Message unknown".to_owned())))
+            let message = status.and_then(|s| s.message.clone()).filter(|text| !text.is_empty());
+            Some(Err(message.unwrap_or_else(|| "pod failed, pod.Status.Message unknown".to_owned())))
         }
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! Volumes that are emptied, against the API in memory.
+//! Tests of recycling, against the in-memory API server.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ fn the_pod_has_the_volume_and_time_by_its_size() {
     assert_eq!(scrubber(&volume(json!({"local": {"path": "/mnt"}})), &settings), None);
 }
 
-/// A world with a volume that a claim had.
+/// Makes a world with a volume that was bound to a claim.
 async fn released() -> World {
     let world = World::new(&[
         PersistentVolume::RESOURCE,
@@ -111,7 +111,7 @@ async fn a_volume_is_emptied_and_free_again() {
 #[tokio::test(start_paused = true)]
 async fn what_could_not_be_emptied_is_tried_again_later() {
     let world = released().await;
-    // Somebody else's pod, or one of an earlier life of the controller.
+    // The pod belongs to another client or to an earlier run of the controller.
     let old = scrubber(&folder(), &RecyclerSettings::default()).unwrap();
     world.api.add(&old);
     world.api.remove::<PersistentVolumeClaim>("ns", "c");

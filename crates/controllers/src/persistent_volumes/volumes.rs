@@ -1,4 +1,4 @@
-//! What becomes of volumes: available without a claim, bound with one, released when it has gone.
+//! The phases of volumes: available without a claim, bound to one, released when it is gone.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::migration::{driver_of, is_of_kubernetes};
 
 pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
-/// Kept a volume of upstream's own provisioners until they had deleted it.
+/// The finalizer that kept a volume until an in-tree provisioner had deleted it.
 const OLD_FINALIZER: &str = "kubernetes.io/pv-controller";
 const MODES_DIFFER: &str = "due to incompatible volumeMode.";
 
@@ -32,7 +32,8 @@ fn is_to_be_deleted(volume: &PersistentVolume) -> bool {
     volume.spec.as_ref().and_then(|s| s.persistent_volume_reclaim_policy.as_deref()) == Some("Delete")
 }
 
-/// The volume of one of upstream's old provisioners, marked as that of the driver which took its place.
+/// Returns a volume of an in-tree provisioner, annotated for the CSI driver that replaces it; `None` if nothing
+/// changes.
 fn migrated(volume: &PersistentVolume) -> Option<PersistentVolume> {
     let driver = driver_of(annotation(volume, PROVISIONED_BY)?)?;
     let mut next = volume.clone();
@@ -66,7 +67,7 @@ impl Controller {
             return Ok(());
         };
         if let Some(next) = migrated(&volume) {
-            // The change comes back as an event.
+            // The change arrives as an event, which requeues the volume.
             return self.cx.client.update(&next).await.map(drop);
         }
         let Some(reference) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else {
@@ -108,14 +109,15 @@ impl Controller {
             }
             return Ok(());
         }
-        // Its claim is bound to another one.
+        // The claim is bound to another volume.
         if annotation(&volume, PROVISIONED_BY).is_some() && is_to_be_deleted(&volume) {
             return self.release(&volume).await;
         }
         self.unbind(&volume).await
     }
 
-    /// The claim that a volume is bound to, as long as it exists; asked for where the informer does not know it.
+    /// Returns the claim that a volume is bound to, if it exists, reading it from the API server if the informer does
+    /// not show it.
     async fn claim_of(&self, reference: &ObjectReference) -> Result<Option<Arc<PersistentVolumeClaim>>> {
         let uid = reference.uid.as_deref().unwrap_or("");
         let (namespace, name) =
@@ -131,7 +133,7 @@ impl Controller {
         }
     }
 
-    /// Frees a volume whose claim has another one; one that its maker kept for the claim stays kept.
+    /// Unbinds a volume whose claim is bound to another one; a claimRef set by the volume's creator is kept.
     pub(super) async fn unbind(&self, volume: &PersistentVolume) -> Result<()> {
         let mut next = volume.clone();
         let annotations = next.metadata.annotations.get_or_insert_default();
@@ -147,10 +149,10 @@ impl Controller {
         self.set_volume_phase(&freed, "Available").await
     }
 
-    /// The claim has gone: what the reclaim policy says, as far as it is ours to do.
+    /// Applies the reclaim policy after the claim is gone, as far as it is this controller's work.
     async fn release(&self, volume: &PersistentVolume) -> Result<()> {
         let todo = reclaim(volume);
-        // What went wrong stays to be seen, though a volume may be empty the next time.
+        // A failure stays visible in the phase, but recycling may be retried.
         if phase(volume) == "Failed" && todo != Reclaim::Recycle {
             return Ok(());
         }
@@ -178,7 +180,7 @@ impl Controller {
         }
     }
 
-    /// Nobody will do with the volume what is to be done.
+    /// Sets the phase Failed: no component can apply the reclaim policy.
     pub(super) async fn fail_volume(
         &self,
         volume: &PersistentVolume,
@@ -203,16 +205,16 @@ impl Controller {
     }
 }
 
-/// What is to be done with a released volume.
+/// What to do with a released volume.
 #[derive(Debug, PartialEq, Eq)]
 enum Reclaim {
-    /// It is kept, or somebody else deletes it.
+    /// Nothing: it is retained, or another component deletes it.
     Nothing,
-    /// The object goes; there is nothing behind it that could be taken back.
+    /// Delete the object; there is no storage behind it that could be reclaimed.
     Forget,
-    /// It is emptied and free again.
+    /// Scrub the volume and make it available again.
     Recycle,
-    /// Nobody can: the event's reason, and why.
+    /// The policy cannot be applied: the event's reason and message.
     Fail(&'static str, String),
 }
 
@@ -238,7 +240,7 @@ fn reclaim(volume: &PersistentVolume) -> Reclaim {
     }
     if let Some(folder) = &spec.host_path {
         let path = &folder.path;
-        // A test's folder is left to whoever made it.
+        // A directory below /tmp belongs to a test; its content is not deleted.
         let of_test = path.find("/tmp/").is_some_and(|at| path.len() > at + "/tmp/".len());
         return match of_test {
             true => Reclaim::Forget,

@@ -1,7 +1,7 @@
-//! ReplicaSet and ReplicationController: each keeps the number of pods that its spec asks for.
+//! ReplicaSet and ReplicationController: each keeps the number of pods that its spec requires.
 //!
-//! A stale informer cannot make them create too many: after each write they wait until the informer has seen that
-//! write before they count pods again.
+//! A lagging informer cannot make them create too many pods: after each write they wait until the informer has seen
+//! it before they count pods again.
 
 mod plan;
 mod replica_set;
@@ -28,21 +28,21 @@ use plan::{Plan, Status, plan};
 pub use replica_set::DESCRIPTOR as REPLICA_SET;
 pub use replication_controller::DESCRIPTOR as REPLICATION_CONTROLLER;
 
-/// Pods created or deleted in one go.
+/// The most pods created or deleted in one reconciliation.
 const BURST: usize = 500;
-/// Going through a set of many thousand pods takes milliseconds, and every pod that starts or ends asks for it: a set
-/// that takes longer than this rests for many times as long.
+/// Reconciling a set of many thousand pods takes milliseconds, and every pod that starts or ends requeues the set. A
+/// set that takes longer than this is delayed for many times as long.
 const LONG: Duration = Duration::from_millis(1);
 const REST: u32 = 16;
 const LONGEST_REST: Duration = Duration::from_millis(250);
 
-/// A kind that asks for a number of like pods.
+/// A kind that maintains a number of identical pods.
 trait Replicas: Kind {
-    /// How many pods it asks for.
+    /// Returns the wanted number of pods.
     fn wanted(&self) -> i32;
     fn min_ready_seconds(&self) -> i32;
     fn template(&self) -> Option<&PodTemplateSpec>;
-    /// `None` where it is broken or would select everything.
+    /// Returns the selector; `None` if it is invalid or would select everything.
     fn selector(&self) -> Option<Selector>;
     fn status(&self) -> Status;
     fn with_status(&self, status: Status) -> Self;
@@ -53,9 +53,9 @@ struct Controller<K> {
     sets: Informer<K>,
     pods: PodControl,
     queue: Arc<WorkQueue<ObjectKey>>,
-    /// Among the sets: their statuses.
+    /// The newest own writes of the sets' statuses.
     written: Written,
-    /// Until when large sets rest.
+    /// The monotonic times until which large sets are delayed.
     resting: Mutex<HashMap<ObjectKey, Duration>>,
 }
 
@@ -101,7 +101,7 @@ impl<K: Replicas> Controller<K> {
         let Some(selector) = set.selector() else { return Ok(()) };
         let pods = self.pods.claim_unended(&*set, &selector).await?;
         let plan = {
-            // Counted at most once, and only where pods are to go.
+            // Computed at most once, and only if pods are to be deleted.
             let crowds = OnceCell::new();
             let on_node =
                 |node: &str| crowds.get_or_init(|| self.family_by_node(&set)).get(node).copied().unwrap_or(0);
@@ -138,7 +138,7 @@ impl<K: Replicas> Controller<K> {
         }
     }
 
-    /// How many pods of sets with the same owner (old and new of one Deployment) run on each node.
+    /// Returns how many pods of sets with the same owner (old and new of one Deployment) run on each node.
     fn family_by_node(&self, set: &K) -> HashMap<String, usize> {
         let owner = controller_of(set.meta()).map(|o| o.uid.as_str());
         let sets = self.sets.lister().list_namespace(set.namespace());

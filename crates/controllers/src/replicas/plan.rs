@@ -1,4 +1,4 @@
-//! What a ReplicaSet or ReplicationController has to do, and what its status says: pure functions of it and its pods.
+//! What a ReplicaSet or ReplicationController has to do, and its status: pure functions of it and its pods.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ const REPLICA_FAILURE: &str = "ReplicaFailure";
 pub enum Plan<'p> {
     Enough,
     Create(usize),
-    /// These, the most expendable first.
+    /// Delete these pods, in deletion order.
     Delete(Vec<&'p Pod>),
 }
 
@@ -40,7 +40,7 @@ pub struct Condition {
     pub last_transition_time: Option<Time>,
 }
 
-/// Compares the active pods with the number wanted.
+/// Compares the number of active pods with the number wanted.
 pub fn plan<'p>(
     wanted: i32,
     pods: &'p [Arc<Pod>],
@@ -61,7 +61,7 @@ pub fn plan<'p>(
     }
 }
 
-/// The status that these pods give. `error` is what went wrong while creating or deleting.
+/// Computes the status from the pods. `error` is the failure of creating or deleting pods.
 pub fn status<K: Replicas>(set: &K, pods: &[Arc<Pod>], error: Option<&str>, now: Timestamp) -> Status {
     let template_labels =
         set.template().and_then(|t| t.metadata.as_ref()?.labels.clone()).unwrap_or_default();
@@ -75,13 +75,13 @@ pub fn status<K: Replicas>(set: &K, pods: &[Arc<Pod>], error: Option<&str>, now:
         true => ("FailedCreate", message.to_owned()),
         false => ("FailedDelete", format!("unable to delete pods: {message}")),
     });
-    let tells_terminating = K::RESOURCE.group == "apps";
+    let reports_terminating = K::RESOURCE.group == "apps";
     Status {
         replicas: active.len() as i32,
         fully_labeled: count(&labelled),
         ready: count(&|p| is_ready(p)),
         available: count(&|p| is_available(p, set.min_ready_seconds(), now)),
-        terminating: tells_terminating.then(|| pods.iter().filter(|p| is_terminating(p)).count() as i32),
+        terminating: reports_terminating.then(|| pods.iter().filter(|p| is_terminating(p)).count() as i32),
         observed_generation: set.meta().generation,
         conditions: conditions(set.status().conditions, failure, now),
     }
@@ -90,7 +90,7 @@ pub fn status<K: Replicas>(set: &K, pods: &[Arc<Pod>], error: Option<&str>, now:
 fn conditions(old: Vec<Condition>, failure: Option<(&str, String)>, now: Timestamp) -> Vec<Condition> {
     let (known, mut conditions): (Vec<_>, Vec<_>) = old.into_iter().partition(|c| c.type_ == REPLICA_FAILURE);
     if let Some((reason, message)) = failure {
-        // The first failure is told until something goes well.
+        // The first failure stays in the condition until a reconciliation succeeds.
         conditions.push(known.into_iter().next().unwrap_or_else(|| Condition {
             type_: REPLICA_FAILURE.to_owned(),
             status: "True".to_owned(),
@@ -126,8 +126,8 @@ mod tests {
         let now = Timestamp::UNIX_EPOCH;
         assert_eq!(plan(2, &pods, now, |_| 0), Plan::Enough);
         assert_eq!(plan(5, &pods, now, |_| 0), Plan::Create(3));
-        let Plan::Delete(gone) = plan(1, &pods, now, |_| 0) else { panic!("one too many") };
-        assert_eq!(gone, [&*pods[3]], "the pending one is the more expendable");
+        let Plan::Delete(gone) = plan(1, &pods, now, |_| 0) else { panic!("one pod too many") };
+        assert_eq!(gone, [&*pods[3]], "the pending pod is deleted first");
         let seen = status(&set(2), &pods, None, now);
         assert_eq!((seen.replicas, seen.terminating, seen.ready), (2, Some(1), 0));
         assert_eq!(status(&ReplicationController::default(), &pods, None, now).terminating, None);
@@ -143,7 +143,7 @@ mod tests {
             (REPLICA_FAILURE, Some("FailedCreate"))
         );
         let set = set.with_status(failed.clone());
-        assert_eq!(set.status(), failed, "as written, so read");
+        assert_eq!(set.status(), failed, "the status reads back as written");
         assert_eq!(status(&set, &[], None, Timestamp::UNIX_EPOCH).conditions, []);
     }
 }

@@ -1,4 +1,4 @@
-//! ReplicaSet (apps/v1), which Deployments make.
+//! ReplicaSet (apps/v1), which Deployments create.
 
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::PodTemplateSpec;

@@ -1,4 +1,4 @@
-//! ReplicationController (core/v1): ReplicaSet's forerunner, with a selector of plain labels.
+//! ReplicationController (core/v1): the predecessor of ReplicaSet, with a selector of plain labels.
 
 use k8s_openapi::api::core::v1::{
     PodTemplateSpec, ReplicationController, ReplicationControllerCondition, ReplicationControllerSpec,

@@ -1,4 +1,4 @@
-//! ReplicaSets and what else there is in their namespace.
+//! Tests of ReplicaSets among other objects of their namespace.
 
 use http::Method;
 use k8s_openapi::api::apps::v1::ReplicaSet;
@@ -59,7 +59,7 @@ async fn who_may_not_adopt_creates_nothing() {
     let (world, client) = world();
     pod(&client, "orphan", "Running").await;
     client.create(&set(1)).await.unwrap();
-    // The informer's word is that the set stays; the API server's, that it has gone.
+    // The informer shows the set, but the API server answers that it does not exist.
     world.api.guard(|request, _| {
         let asks = request.method == Method::GET && request.path.ends_with("/replicasets/web");
         asks.then(|| StatusError::new(404, "NotFound", "replicasets.apps \"web\" not found"))
@@ -82,8 +82,8 @@ async fn a_deletion_that_somebody_refuses_is_told_and_tried_again() {
     world.pass(1.0).await;
     assert!(world.events().iter().any(|e| e.starts_with("web FailedDelete Error deleting: not today")));
     let status = client.get::<ReplicaSet>("ns", "web").await.unwrap().status.unwrap();
-    let told = status.conditions.unwrap().remove(0);
-    assert_eq!(told.message.as_deref(), Some("unable to delete pods: not today"));
+    let failure = status.conditions.unwrap().remove(0);
+    assert_eq!(failure.message.as_deref(), Some("unable to delete pods: not today"));
     world.api.guard(|_, _| None);
     world.pass(120.0).await;
     assert_eq!(owned(&world).len(), 1);

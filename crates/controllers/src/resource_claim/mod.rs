@@ -1,4 +1,4 @@
-//! Claims for devices: made for pods from templates, reserved for as long as a pod needs them, given back afterwards.
+//! ResourceClaims of pods: created from templates, reserved while a pod needs them, deallocated afterwards.
 //!
 //! Source: `k8s.io/kubernetes/pkg/controller/resourceclaim`, KEP-4381.
 
@@ -23,18 +23,18 @@ use crate::metrics::{self, Metric};
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "resourceclaim-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-/// Who writes the statuses of pods, and who tells of failures: upstream's names.
+/// The field manager of pod statuses and the source of events; the name is upstream's.
 const FIELD_MANAGER: &str = "ResourceClaimController";
-/// Pods by `namespace/name` of their claims, and of the templates of these.
+/// The index of pods by `namespace/name` of their claims and of the templates of these.
 const BY_CLAIM: &str = "pod-resource-claim";
 const BY_TEMPLATE: &str = "pod-resource-claim-template";
-/// Claims by `namespace/uid` of the pod that owns them.
+/// The index of claims by `namespace/uid` of the pod that owns them.
 const BY_OWNER: &str = "claim-pod-owner";
-/// Says which of its pod's claims a claim was made for.
+/// The annotation of a claim with the name of the claim in its pod's spec.
 const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
-/// Says that a claim was made for a pod's extended resources.
+/// The annotation of a claim that was created for a pod's extended resources.
 const EXTENDED_RESOURCE: &str = "resource.kubernetes.io/extended-resource-claim";
-/// Keeps a claim from going away while it has devices.
+/// The finalizer that keeps a claim from being deleted while devices are allocated to it.
 const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -43,7 +43,7 @@ enum Key {
     Claim(ObjectKey),
 }
 
-/// What reconciling looks at and acts through.
+/// What reconciling needs: listers and clients.
 struct Work {
     cx: Arc<Context>,
     /// Applies the statuses of pods.
@@ -51,8 +51,8 @@ struct Work {
     pods: Lister<Pod>,
     claims: Lister<ResourceClaim>,
     templates: Lister<ResourceClaimTemplate>,
-    /// The claims made lately, by uid of the pod and name within it: informers may not show them yet. An entry goes
-    /// with its pod.
+    /// The claims created recently, by uid of the pod and name within it, because informers may not show them yet. An
+    /// entry is removed with its pod.
     made: Mutex<BTreeMap<(String, String), String>>,
 }
 
@@ -118,7 +118,7 @@ async fn run(cx: Arc<Context>) {
     queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
-/// Looks after the pod, and after its claims when it needs them no more.
+/// Queues the pod, and its claims once the pod no longer needs them.
 fn enqueue(queue: &WorkQueue<Key>, pod: &Pod, gone: bool) {
     if !pods::has_claims(pod) {
         return;
@@ -133,14 +133,14 @@ fn enqueue(queue: &WorkQueue<Key>, pod: &Pod, gone: bool) {
     }
 }
 
-/// Whether a request of the claim asks for devices that others may have already.
+/// Reports whether a request of the claim has admin access, which ignores allocations to others.
 fn has_admin_access(claim: &ResourceClaim) -> bool {
     let devices = claim.spec.as_ref().and_then(|s| s.devices.as_ref());
     let requests = devices.into_iter().flat_map(|d| d.requests.iter().flatten());
     { requests }.any(|r| r.exactly.as_ref().is_some_and(|e| e.admin_access == Some(true)))
 }
 
-/// Shows how many claims there are of each sort.
+/// Records the number of claims by kind in the metrics.
 fn count(claims: &[Arc<ResourceClaim>]) {
     let mut sorts: BTreeMap<[&str; 3], f64> = BTreeMap::new();
     for claim in claims {
@@ -170,7 +170,7 @@ impl Work {
     }
 }
 
-/// What an event says; it is tried again.
+/// Makes the error that carries the text of an event; the key is retried.
 fn failure(text: String) -> Error {
     Error::Status(StatusError::new(500, "", text))
 }

@@ -1,4 +1,5 @@
-//! The claims of pods: made from templates, told in the pod's status, reserved where the pod has its node already.
+//! The claims of pods: created from templates, recorded in the pod's status, and reserved if the pod is bound
+//! already.
 
 use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate};
@@ -13,14 +14,14 @@ use super::{BY_OWNER, POD_CLAIM, Work, failure};
 use crate::support::owners::still_owns;
 use crate::support::pod_state::has_ended;
 
-/// Room for a hyphen and five random characters in a name of 63.
+/// The longest base of a name of 63 bytes that ends with a hyphen and five random characters.
 const MAX_BASE_BYTES: usize = 57;
 
 fn claims(pod: &Pod) -> &[PodResourceClaim] {
     pod.spec.as_ref().and_then(|s| s.resource_claims.as_deref()).unwrap_or_default()
 }
 
-/// The claim that the scheduler made for the pod's extended resources.
+/// Returns the claim that the scheduler created for the pod's extended resources.
 fn extended(pod: &Pod) -> Option<&str> {
     let status = pod.status.as_ref()?.extended_resource_claim_status.as_ref()?;
     Some(&status.resource_claim_name)
@@ -30,31 +31,31 @@ pub fn has_claims(pod: &Pod) -> bool {
     !claims(pod).is_empty() || extended(pod).is_some()
 }
 
-/// What the pod's status says of a claim.
-enum Told<'a> {
-    /// Nothing yet.
+/// What the pod's status records about a claim.
+enum Recorded<'a> {
+    /// No entry yet.
     Nothing,
-    /// That there is none on purpose.
+    /// An entry without a name: the pod needs no claim here.
     NotNeeded,
     Name(&'a str),
 }
 
-fn told<'a>(pod: &'a Pod, claim: &'a PodResourceClaim) -> Told<'a> {
+fn recorded<'a>(pod: &'a Pod, claim: &'a PodResourceClaim) -> Recorded<'a> {
     if let Some(name) = &claim.resource_claim_name {
-        return Told::Name(name);
+        return Recorded::Name(name);
     }
     let statuses = pod.status.as_ref().and_then(|s| s.resource_claim_statuses.as_deref()).unwrap_or_default();
     match statuses.iter().find(|s| s.name == claim.name).map(|s| s.resource_claim_name.as_deref()) {
-        None => Told::Nothing,
-        Some(None) => Told::NotNeeded,
-        Some(Some(name)) => Told::Name(name),
+        None => Recorded::Nothing,
+        Some(None) => Recorded::NotNeeded,
+        Some(Some(name)) => Recorded::Name(name),
     }
 }
 
-/// The names of the claims that the pod has, as far as they are known.
+/// Returns the names of the pod's claims, as far as they are known.
 pub fn claim_names(pod: &Pod) -> impl Iterator<Item = &str> {
-    let named = claims(pod).iter().filter_map(|claim| match told(pod, claim) {
-        Told::Name(name) => Some(name),
+    let named = claims(pod).iter().filter_map(|claim| match recorded(pod, claim) {
+        Recorded::Name(name) => Some(name),
         _ => None,
     });
     named.chain(extended(pod))
@@ -64,7 +65,7 @@ pub fn template_names(pod: &Pod) -> impl Iterator<Item = &str> {
     claims(pod).iter().filter_map(|claim| claim.resource_claim_template_name.as_deref())
 }
 
-/// The pod has ended, or will never be started.
+/// Reports whether the pod has ended or will never be started.
 pub fn is_done(pod: &Pod) -> bool {
     has_ended(pod) || pod.metadata.deletion_timestamp.is_some() && !has_node(pod)
 }
@@ -73,7 +74,7 @@ fn has_node(pod: &Pod) -> bool {
     pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).is_some_and(|n| !n.is_empty())
 }
 
-/// What a claim for the pod is called but for its random end: of names that are too long, both parts are cut.
+/// Returns the name of a pod's claim without its random suffix; both parts of a name that is too long are cut.
 pub fn name_base(pod: &str, claim: &str) -> String {
     let base = format!("{pod}-{claim}-");
     if base.len() <= MAX_BASE_BYTES {
@@ -89,7 +90,7 @@ pub fn name_base(pod: &str, claim: &str) -> String {
     format!("{}-{}", part(pod), part(claim))
 }
 
-/// The claim of the pod, from its template.
+/// Makes the pod's claim from its template.
 pub fn from_template(pod: &Pod, claim: &str, template: &ResourceClaimTemplate) -> ResourceClaim {
     let template = template.spec.clone().unwrap_or_default();
     let from = template.metadata.unwrap_or_default();
@@ -130,7 +131,7 @@ impl Work {
             }
         }
         if !made.is_empty() {
-            self.tell(&pod, made).await?;
+            self.record(&pod, made).await?;
         }
         if has_node(&pod) {
             self.reserve(&pod).await?;
@@ -138,16 +139,16 @@ impl Work {
         Ok(())
     }
 
-    /// Sees to it that the claim is there; its name, where the pod's status does not say it yet.
+    /// Ensures that the claim exists; returns its name if the pod's status does not list it yet.
     async fn provide(&self, pod: &Pod, claim: &PodResourceClaim) -> Result<Option<String>> {
-        match told(pod, claim) {
-            Told::NotNeeded => return Ok(None),
-            Told::Name(name) => {
+        match recorded(pod, claim) {
+            Recorded::NotNeeded => return Ok(None),
+            Recorded::Name(name) => {
                 if claim.resource_claim_template_name.is_none() || self.is_there(pod, claim, name).await? {
                     return Ok(None);
                 }
             }
-            Told::Nothing => {}
+            Recorded::Nothing => {}
         }
         let Some(template) = claim.resource_claim_template_name.as_deref() else {
             let (namespace, pod, name) = (pod.namespace(), pod.name(), &claim.name);
@@ -156,7 +157,7 @@ impl Work {
                  of the supported fields are set"
             )));
         };
-        // One may have been made before, and the pod not told of it.
+        // An earlier claim may exist that was not recorded in the pod's status.
         let owned = self.claims.by_index(BY_OWNER, &format!("{}/{}", pod.namespace(), pod.uid()));
         let of = |c: &ResourceClaim| {
             c.metadata.annotations.as_ref().and_then(|a| a.get(POD_CLAIM)) == Some(&claim.name)
@@ -181,13 +182,13 @@ impl Work {
         let created = created.map_err(|e| failure(format!("create ResourceClaim : {e}")))?;
         self.made().insert(key, created.name().to_owned());
         if self.pods.get_key(&pod.key()).is_none_or(|shown| shown.uid() != pod.uid()) {
-            // It went meanwhile: nobody will forget it any more.
+            // The pod is gone already, so no later event would remove the entry.
             self.forget(pod);
         }
         Ok(Some(created.name().to_owned()))
     }
 
-    /// Whether the claim that the pod's status names is there and the pod's own.
+    /// Reports whether the claim named in the pod's status exists and belongs to the pod.
     async fn is_there(&self, pod: &Pod, claim: &PodResourceClaim, name: &str) -> Result<bool> {
         if let Some(found) = self.claims.get(pod.namespace(), name) {
             return Ok(foreign(pod, &found).is_none());
@@ -202,8 +203,8 @@ impl Work {
         }
     }
 
-    /// Writes the names of claims into the pod's status, beside those that it has.
-    async fn tell(&self, pod: &Pod, made: Vec<(String, String)>) -> Result<()> {
+    /// Adds the names of claims to the pod's status.
+    async fn record(&self, pod: &Pod, made: Vec<(String, String)>) -> Result<()> {
         let statuses = pod.status.as_ref().and_then(|s| s.resource_claim_statuses.as_deref());
         let known = statuses.unwrap_or_default().iter();
         let mut names: std::collections::BTreeMap<_, _> =
@@ -223,13 +224,13 @@ impl Work {
         })
     }
 
-    /// Reserves allocated claims for a pod that got its node from somebody else than the scheduler.
+    /// Reserves allocated claims for a pod that was bound by another component than the scheduler.
     async fn reserve(&self, pod: &Pod) -> Result<()> {
         for of in claims(pod) {
-            let name = match told(pod, of) {
-                Told::Name(name) => name,
-                Told::NotNeeded => continue,
-                Told::Nothing => return Ok(()),
+            let name = match recorded(pod, of) {
+                Recorded::Name(name) => name,
+                Recorded::NotNeeded => continue,
+                Recorded::Nothing => return Ok(()),
             };
             let Some(claim) = self.claims.get(pod.namespace(), name) else { return Ok(()) };
             if of.resource_claim_name.is_none()

@@ -1,4 +1,4 @@
-//! The controller against the API server in memory, and its pure parts.
+//! The controller against the in-memory API server, and its pure parts.
 
 use k8s_openapi::api::core::v1::{Event as ApiEvent, Pod};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
@@ -30,7 +30,7 @@ fn template() -> ResourceClaimTemplate {
         "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "x"}}]}}}}))
 }
 
-/// A claim with a device, in use by these.
+/// Makes an allocated claim that is reserved for these consumers.
 fn in_use(name: &str, reserved_for: Value) -> ResourceClaim {
     object(
         json!({"metadata": {"name": name, "namespace": "ns", "finalizers": [FINALIZER, "other"]}, "spec": {},
@@ -42,7 +42,7 @@ fn reserved(name: &str, uid: &str) -> Value {
     json!({"resource": "pods", "name": name, "uid": uid})
 }
 
-/// The pods that a claim is reserved for, whether it has devices, and its finalizers.
+/// Returns the pods that a claim is reserved for, whether it is allocated, and its finalizers.
 fn state(claim: &ResourceClaim) -> (Vec<String>, bool, Vec<String>) {
     let status = claim.status.clone().unwrap_or_default();
     let consumers = status.reserved_for.unwrap_or_default().into_iter().map(|r| r.name).collect();
@@ -73,9 +73,10 @@ async fn a_pod_gets_a_claim_from_its_template_once() {
     let annotations = meta.annotations.as_ref().unwrap();
     assert_eq!((annotations["c"].as_str(), annotations[POD_CLAIM].as_str()), ("d", "gpu"));
     assert_eq!(meta.owner_references.as_ref().unwrap()[0].uid, "u1");
-    let told = client.get::<Pod>("ns", "p").await.unwrap().status.unwrap().resource_claim_statuses.unwrap();
-    assert_eq!((told[0].name.as_str(), &told[0].resource_claim_name), ("gpu", &meta.name));
-    // One that is gone by accident is made again.
+    let recorded =
+        client.get::<Pod>("ns", "p").await.unwrap().status.unwrap().resource_claim_statuses.unwrap();
+    assert_eq!((recorded[0].name.as_str(), &recorded[0].resource_claim_name), ("gpu", &meta.name));
+    // A claim that was deleted by accident is created again.
     world.api.remove::<ResourceClaim>("ns", all[0].name());
     world.pass(5.0).await;
     assert_eq!(world.api.all::<ResourceClaim>().len(), 1);

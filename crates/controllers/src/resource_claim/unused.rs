@@ -1,4 +1,4 @@
-//! Claims that pods do not need any more: reservations end, devices are given back, claims made for a pod go.
+//! Claims that pods no longer need: removes reservations, deallocates devices, and deletes claims made for a pod.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference};
@@ -8,7 +8,7 @@ use knarr_client::Result;
 
 use super::{FINALIZER, Work, pods};
 
-/// The pod that the claim was made for.
+/// Returns the owner reference to the pod that the claim was created for.
 pub fn owner(claim: &ResourceClaim) -> Option<&OwnerReference> {
     let mut owners = claim.metadata.owner_references.iter().flatten();
     owners.find(|o| o.controller == Some(true) && o.api_version == "v1" && o.kind == "Pod")
@@ -44,13 +44,13 @@ impl Work {
             if let Some(status) = &mut next.status {
                 status.reserved_for = (!none).then_some(remaining);
             }
-            // Whoever needs the claim next is not bound to the node of the last.
+            // Deallocation ensures that the next consumer is not bound to the node of the last.
             if none && has_finalizer(&claim) {
                 deallocate(&mut next);
             }
             let next = self.cx.client.update_status(&next).await?;
             if has_finalizer(&next) && !is_allocated(&next) {
-                self.let_go(next).await?;
+                self.remove_finalizer(next).await?;
             }
         } else if none && has_finalizer(&claim) && claim.metadata.deletion_timestamp.is_some() {
             let mut next = (*claim).clone();
@@ -58,7 +58,7 @@ impl Work {
                 deallocate(&mut next);
                 next = self.cx.client.update_status(&next).await?;
             }
-            self.let_go(next).await?;
+            self.remove_finalizer(next).await?;
         }
         if none {
             self.delete_unused(&claim).await?;
@@ -66,12 +66,12 @@ impl Work {
         Ok(())
     }
 
-    async fn let_go(&self, mut claim: ResourceClaim) -> Result<()> {
+    async fn remove_finalizer(&self, mut claim: ResourceClaim) -> Result<()> {
         claim.metadata.finalizers.iter_mut().for_each(|list| list.retain(|f| f != FINALIZER));
         self.cx.client.update(&claim).await.map(drop)
     }
 
-    /// Whether the consumer still needs the claim. Those that are no pods are let be.
+    /// Reports whether the consumer still needs the claim. Consumers that are not pods always do.
     async fn needs(&self, claim: &ResourceClaim, consumer: &ResourceClaimConsumerReference) -> Result<bool> {
         let of_core = consumer.api_group.as_deref().unwrap_or_default().is_empty();
         if !of_core || consumer.resource != "pods" {
@@ -80,7 +80,8 @@ impl Work {
         if let Some(pod) = self.pods.get(claim.namespace(), &consumer.name) {
             return Ok(pod.uid() == consumer.uid && !pods::is_done(&pod));
         }
-        // The informer may not know a pod yet that is being scheduled: ask before letting go.
+        // The informer may not show a pod that is being scheduled, so the API server is asked before the reservation
+        // is removed.
         match self.cx.client.get::<Pod>(claim.namespace(), &consumer.name).await {
             Ok(pod) => Ok(pod.uid() == consumer.uid),
             Err(error) if error.is_not_found() => Ok(false),
@@ -88,7 +89,8 @@ impl Work {
         }
     }
 
-    /// Deletes a claim that was made for a pod which will not use it. When the pod is gone, the garbage collector does.
+    /// Deletes a claim created for a pod that will not use it. If the pod is gone, the garbage collector deletes the
+    /// claim.
     async fn delete_unused(&self, claim: &ResourceClaim) -> Result<()> {
         let Some(owner) = owner(claim) else { return Ok(()) };
         let Some(pod) = self.pods.get(claim.namespace(), &owner.name) else { return Ok(()) };

@@ -1,14 +1,14 @@
-//! What admission has charged a quota with lately: its objects may not be there yet.
+//! What admission has recently charged to a quota; the charged objects may not exist yet.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use knarr_api::quota::Amounts;
 
-/// How long an object may come after its charge.
+/// How long after its charge an object may be created.
 pub const SETTLE: Duration = Duration::from_millis(250);
 
-/// The charges of one quota, as seen in what it says is used.
+/// The charges of one quota, as seen in its `status.used`.
 #[derive(Debug, Default)]
 pub struct Charges {
     used: Amounts,
@@ -16,8 +16,8 @@ pub struct Charges {
 }
 
 impl Charges {
-    /// Takes in what the quota says at `now`, and gives what of it was charged within [`SETTLE`]; the first time all of
-    /// it.
+    /// Observes the quota's `used` at `now`; returns how much of it was charged within [`SETTLE`], the first time all
+    /// of it.
     pub fn observe(&mut self, used: Amounts, now: Duration) -> Amounts {
         let mut raised = Amounts::new();
         for (name, amount) in &used {
@@ -44,14 +44,15 @@ impl Charges {
         sum
     }
 
-    /// The controller is about to say this; what the quota says on top of it later was charged again meanwhile. So it is
-    /// taken even if the write should fail: then a number that still stands counts as charged anew.
-    pub fn say(&mut self, used: Amounts) {
+    /// Records the amounts that the controller is about to write; what the quota shows beyond them later was charged
+    /// since. They are recorded even if the write fails: then an amount that is still there counts as charged again.
+    pub fn record(&mut self, used: Amounts) {
         self.used = used;
     }
 }
 
-/// What is to be said instead of `used` where there is `total`: all that was charged lately stays. Whether any did.
+/// Adds recent charges to each amount in `total` that is lower than in `used`, up to the amount in `used`. Returns
+/// whether any amount was raised.
 pub fn keep_recent(total: &mut Amounts, used: &Amounts, recent: &Amounts) -> bool {
     let mut kept = false;
     for (name, there) in total.iter_mut() {
@@ -80,9 +81,9 @@ mod tests {
     fn a_charge_counts_for_a_while() {
         let at = Duration::from_millis;
         let mut charges = Charges::default();
-        assert_eq!(charges.observe(pods("2"), at(0)), pods("2"), "nobody knows since when");
+        assert_eq!(charges.observe(pods("2"), at(0)), pods("2"), "the time of the charge is unknown");
         assert_eq!(charges.observe(pods("3"), at(100)), pods("3"));
-        assert_eq!(charges.observe(pods("1"), at(250)), pods("1"), "the third is still on its way");
+        assert_eq!(charges.observe(pods("1"), at(250)), pods("1"), "the third does not exist yet");
         assert_eq!(charges.observe(pods("1"), at(349)), pods("1"));
         assert_eq!(charges.observe(pods("1"), at(350)), Amounts::new());
     }
@@ -92,13 +93,13 @@ mod tests {
         let mut charges = Charges::default();
         charges.observe(pods("4"), Duration::ZERO);
         assert_eq!(charges.observe(pods("4"), SETTLE), Amounts::new());
-        charges.say(pods("3"));
+        charges.record(pods("3"));
         assert_eq!(charges.observe(pods("4"), SETTLE * 2), pods("1"), "three, and one more");
     }
 
     #[test]
     fn what_was_charged_lately_is_not_taken_off() {
-        for (there, used, recent, said, kept) in [
+        for (there, used, recent, expected, kept) in [
             ("1", "4", None, "1", false),
             ("1", "4", Some("2"), "3", true),
             ("3", "4", Some("2"), "4", true),
@@ -108,7 +109,7 @@ mod tests {
             let mut total = pods(there);
             let recent = recent.map(pods).unwrap_or_default();
             assert_eq!(keep_recent(&mut total, &pods(used), &recent), kept, "{there} of {used}");
-            assert_eq!(total, pods(said), "{there} of {used}");
+            assert_eq!(total, pods(expected), "{there} of {used}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! ResourceQuota: adds up what a namespace uses. Admission charges what is written; this sees to what goes.
+//! ResourceQuota: recalculates what a namespace uses. Admission charges writes; this controller releases what is
+//! deleted.
 
 mod charges;
 
@@ -26,14 +27,14 @@ use crate::support::discovery::Discovery;
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "resourcequota-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-/// Group and plural.
+/// Group and plural of a resource.
 type Name = (String, String);
 
 struct Controller {
     cx: Arc<Context>,
     quotas: Lister<ResourceQuota>,
     queue: Arc<WorkQueue<ObjectKey>>,
-    /// What some quota counts, watched from then on.
+    /// The resources that some quota counts, each watched from its first use on.
     watched: Mutex<BTreeMap<Name, Arc<Reflector>>>,
     charges: Mutex<BTreeMap<ObjectKey, Charges>>,
 }
@@ -70,7 +71,7 @@ async fn run(cx: Arc<Context>) {
     queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
-/// Whether a change may lessen what is used, or alter it in a way that admission does not charge.
+/// Reports whether a change may reduce the usage, or alter it in a way that admission does not charge.
 fn matters(evaluator: &Evaluator, change: &Change, now: Timestamp) -> bool {
     match change {
         Change::Added(_) => false,
@@ -96,7 +97,7 @@ fn quantities(amounts: &Amounts) -> BTreeMap<String, Quantity> {
     amounts.iter().map(|(name, amount)| (name.clone(), Quantity(amount.to_string()))).collect()
 }
 
-/// The status that says this; what nobody knows how to count keeps the number it has.
+/// Returns the status with these amounts; resources without an evaluator keep their amount.
 fn new_status(
     before: &ResourceQuotaStatus,
     hard: &BTreeMap<String, Quantity>,
@@ -111,7 +112,7 @@ fn new_status(
     }
 }
 
-/// Whether a number changes that the quota had.
+/// Reports whether an amount changes that the quota had before.
 fn alters(before: &ResourceQuotaStatus, after: &ResourceQuotaStatus) -> bool {
     let after = after.used.as_ref();
     let known = before.used.iter().flatten();
@@ -133,8 +134,8 @@ impl Controller {
         let mut again = self.cx.settings().quota_resync;
         let mut status = new_status(&before, &hard, &self.count(&quota, &names, false).await?);
         if alters(&before, &status) {
-            // Admission charges before it creates, and what the watch shows is older still: nothing is to be taken off
-            // for want of an object that is on its way.
+            // Admission charges before the object is created, and the watch lags even more: a recent charge must not
+            // be released because its object does not exist yet.
             let mut total = self.count(&quota, &names, true).await?;
             if keep_recent(&mut total, &known, &recent) {
                 again = SETTLE;
@@ -143,9 +144,9 @@ impl Controller {
         }
         if before != status {
             let next = ResourceQuota { status: Some(status), ..ResourceQuota::clone(&quota) };
-            let said = amounts(next.status.as_ref().and_then(|s| s.used.as_ref()));
-            self.charges().entry(key.clone()).or_default().say(said);
-            // After a conflict the next look sees what admission has charged meanwhile.
+            let written = amounts(next.status.as_ref().and_then(|s| s.used.as_ref()));
+            self.charges().entry(key.clone()).or_default().record(written);
+            // After a conflict the next reconciliation sees what admission has charged since.
             match self.cx.client.update_status(&next).await {
                 Err(e) if !e.is_not_found() => return Err(e),
                 _ => {}
@@ -159,7 +160,7 @@ impl Controller {
         self.charges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the namespace uses, of local copies or of what there is at this moment.
+    /// Returns what the namespace uses, from local copies or from live lists.
     async fn count(&self, quota: &ResourceQuota, names: &BTreeSet<Name>, live: bool) -> Result<Amounts> {
         let as_json: Value = serde_json::from_slice(&quota.encode()).unwrap_or_default();
         let namespace = Some(quota.namespace());
@@ -173,9 +174,9 @@ impl Controller {
                     let transport = self.cx.client.transport();
                     transport.list(&resource, namespace, &ListOptions::default()).await?.items
                 }
-                // One that cannot be listed, perhaps for long, must not keep the workers from other quotas.
+                // A resource that cannot be listed, perhaps for long, must not block the workers of other quotas.
                 None if !reflector.has_synced() => {
-                    return Err(Error::Protocol(format!("{plural} are not known yet")));
+                    return Err(Error::Protocol(format!("{plural} have not been listed yet")));
                 }
                 None => reflector.store().list(namespace),
             };
@@ -185,7 +186,7 @@ impl Controller {
         Ok(total)
     }
 
-    /// The local copy of a resource, from now on watched for changes that matter; `None` where there is no such resource.
+    /// Returns the local copy of a resource, which is watched from now on; `None` if there is no such resource.
     async fn watch(
         &self,
         group: &str,
@@ -289,7 +290,7 @@ mod tests {
         };
         world.pass(2.0).await;
         assert_eq!(used().await, ["0", "1"]);
-        // Admission charges a pod, and something else is to be taken off before the pod is there.
+        // Admission charges a pod, and a recalculation is due before the pod is created.
         let mut charged: ResourceQuota = client.get("ns", "q").await.unwrap();
         let status = charged.status.get_or_insert_default();
         status.used.get_or_insert_default().insert("pods".into(), Quantity("1".into()));
@@ -298,6 +299,6 @@ mod tests {
         world.pass(0.1).await;
         assert_eq!(used().await, ["1", "0"], "the charge is recent");
         world.pass(1.0).await;
-        assert_eq!(used().await, ["0", "0"], "the pod never came");
+        assert_eq!(used().await, ["0", "0"], "the pod was never created");
     }
 }

@@ -1,4 +1,4 @@
-//! The claims of a StatefulSet's pods: made before the pod, and owned as the retention policy says.
+//! The claims of a StatefulSet's pods: created before the pod, with owners according to the retention policy.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
@@ -8,7 +8,7 @@ use knarr_api::kind::Kind;
 use super::identity::in_range;
 use crate::support::owners::{controller_of, controller_reference};
 
-/// Who should own a claim, and with that takes it along.
+/// The object that should own a claim; deleting it deletes the claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Nobody,
@@ -27,7 +27,8 @@ fn wanted_owner(set: &StatefulSet, ordinal: i32) -> Owner {
     }
 }
 
-/// The claim's owners as the policy asks; `None` where they are right already, or somebody else controls it.
+/// Returns the claim's owners under the policy; `None` if they are right already or another controller manages the
+/// claim.
 pub fn owners(
     set: &StatefulSet,
     ordinal: i32,
@@ -50,8 +51,8 @@ pub fn owners(
     (after != before).then_some(after)
 }
 
-/// Whether the claim will go, where scaling deletes claims, with an earlier pod of this ordinal: a new pod has to wait
-/// until it has gone.
+/// Reports whether the claim will be deleted with an earlier pod of this ordinal, because scaling down deletes
+/// claims. A new pod must wait until the claim is gone.
 pub fn goes_with_another(
     set: &StatefulSet,
     ordinal: i32,
@@ -64,7 +65,7 @@ pub fn goes_with_another(
     deletes && owners.any(|r| is_own_pod(set, ordinal, r) && pod.is_none_or(|p| p.uid() != r.uid))
 }
 
-/// Whether a claim of this name is one of the set's.
+/// Reports whether a claim of this name belongs to the set.
 pub fn is_of(set: &StatefulSet, name: &str) -> bool {
     let templates = set.spec.volume_claim_templates.iter().flatten();
     templates.filter_map(|t| t.metadata.name.as_deref()).any(|template| {
@@ -74,7 +75,7 @@ pub fn is_of(set: &StatefulSet, name: &str) -> bool {
     })
 }
 
-/// A reference to an earlier pod of this ordinal.
+/// Reports whether the reference names a pod of this ordinal.
 fn is_own_pod(set: &StatefulSet, ordinal: i32, reference: &OwnerReference) -> bool {
     reference.kind == "Pod" && reference.name == super::identity::pod_name(set, ordinal)
 }

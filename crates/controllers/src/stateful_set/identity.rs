@@ -1,4 +1,4 @@
-//! What makes a pod a certain one of a StatefulSet: its ordinal, name, labels, host name and claims.
+//! The identity of a StatefulSet's pod: ordinal, name, labels, host name and claims.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{
@@ -12,7 +12,7 @@ pub const POD_NAME_LABEL: &str = "statefulset.kubernetes.io/pod-name";
 pub const INDEX_LABEL: &str = "apps.kubernetes.io/pod-index";
 pub const REVISION_LABEL: &str = "controller-revision-hash";
 
-/// The first ordinal.
+/// Returns the first ordinal.
 pub fn start(set: &StatefulSet) -> i32 {
     set.spec.ordinals.as_ref().and_then(|o| o.start).unwrap_or(0)
 }
@@ -21,7 +21,7 @@ pub fn wanted(set: &StatefulSet) -> i32 {
     set.spec.replicas.unwrap_or(1)
 }
 
-/// Whether the spec asks for a pod with this ordinal.
+/// Reports whether the spec requires a pod with this ordinal.
 pub fn in_range(set: &StatefulSet, ordinal: i32) -> bool {
     ordinal >= start(set) && ordinal < start(set).saturating_add(wanted(set))
 }
@@ -30,7 +30,7 @@ pub fn pod_name(set: &StatefulSet, ordinal: i32) -> String {
     format!("{}-{ordinal}", set.name())
 }
 
-/// The ordinal of a pod with the name of one of the set's.
+/// Returns the ordinal of a pod whose name has the set's form.
 pub fn ordinal(set: &StatefulSet, pod: &Pod) -> Option<i32> {
     let number = pod.name().strip_prefix(set.name())?.strip_prefix('-')?;
     let plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
@@ -49,7 +49,7 @@ fn claim_name(set: &StatefulSet, template: &PersistentVolumeClaim, ordinal: i32)
     format!("{}-{}-{ordinal}", template.name(), set.name())
 }
 
-/// The claims of the pod with this ordinal.
+/// Returns the claims of the pod with this ordinal.
 pub fn claims(set: &StatefulSet, ordinal: i32) -> Vec<PersistentVolumeClaim> {
     let of = |template: &PersistentVolumeClaim| {
         let mut claim = template.clone();
@@ -65,7 +65,7 @@ pub fn claims(set: &StatefulSet, ordinal: i32) -> Vec<PersistentVolumeClaim> {
     claim_templates(set).iter().map(of).collect()
 }
 
-/// Gives the pod the identity of this ordinal: name, labels, host name.
+/// Sets name, labels and host name of the pod for this ordinal.
 pub fn identify(set: &StatefulSet, pod: &mut Pod, ordinal: i32) {
     let name = pod_name(set, ordinal);
     pod.metadata.namespace = set.metadata.namespace.clone();
@@ -75,7 +75,7 @@ pub fn identify(set: &StatefulSet, pod: &mut Pod, ordinal: i32) {
     pod.metadata.name = Some(name);
 }
 
-/// Makes the pod's volumes of the claim templates' names refer to this ordinal's claims.
+/// Points the pod's volumes that are named like claim templates to this ordinal's claims.
 pub fn mount_claims(set: &StatefulSet, pod: &mut Pod, ordinal: i32) {
     let templates = claim_templates(set);
     if templates.is_empty() {
@@ -94,7 +94,7 @@ pub fn mount_claims(set: &StatefulSet, pod: &mut Pod, ordinal: i32) {
     }));
 }
 
-/// The pod with this ordinal from a template.
+/// Makes the pod with this ordinal from a template.
 pub fn new_pod(set: &StatefulSet, template: &PodTemplateSpec, revision: &str, ordinal: i32) -> Pod {
     let mut pod = pod_from(set, Some(template));
     identify(set, &mut pod, ordinal);
@@ -108,7 +108,7 @@ pub fn new_pod(set: &StatefulSet, template: &PodTemplateSpec, revision: &str, or
     pod
 }
 
-/// Whether name, labels and claims of a pod of the set are as its ordinal asks.
+/// Reports whether name, labels and claims of the set's pod are those of its ordinal.
 pub fn is_identified(set: &StatefulSet, pod: &Pod, ordinal: i32) -> bool {
     let mut right = pod.clone();
     identify(set, &mut right, ordinal);

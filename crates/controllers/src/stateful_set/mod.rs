@@ -1,4 +1,4 @@
-//! StatefulSet: pods with lasting names and claims, started, ended and updated in order.
+//! StatefulSet: pods with stable names and claims, which are started, deleted and updated in order.
 
 mod claims;
 mod identity;
@@ -30,7 +30,7 @@ use plan::{Action, View, is_parallel};
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "statefulset-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-/// Pods of a set without an order that are made or deleted at a time.
+/// How many pods of a set with parallel pod management are created or deleted concurrently.
 const AT_ONCE: usize = 64;
 const HASH_LABEL: &str = "controller.kubernetes.io/hash";
 
@@ -38,14 +38,14 @@ struct Controller {
     cx: Arc<Context>,
     sets: Lister<StatefulSet>,
     claims: Informer<PersistentVolumeClaim>,
-    /// Among the claims.
+    /// The newest own writes of claims.
     written: Written,
     pods: PodControl,
     revisions: Revisions,
     queue: Arc<WorkQueue<ObjectKey>>,
 }
 
-/// The template that was current before, and the present one, by the names of their revisions.
+/// The previous and the updated template, each with the name of its revision.
 struct Templates {
     current: (String, PodTemplateSpec),
     update: (String, PodTemplateSpec),
@@ -123,10 +123,10 @@ impl Controller {
             now: self.cx.clock.now(),
         };
         let result = self.carry_out(&view, &templates).await;
-        let told = self.write_status(&view, collisions).await;
+        let status_written = self.write_status(&view, collisions).await;
         let dropped = self.drop_history(&view, &revisions).await;
         self.look_again_when_available(&set, &pods);
-        result.and(told).and(dropped)
+        result.and(status_written).and(dropped)
     }
 
     async fn templates(
@@ -146,7 +146,7 @@ impl Controller {
     async fn carry_out(&self, view: &View<'_>, templates: &Templates) -> Result<()> {
         let actions = view.plan();
         if is_parallel(view.set) {
-            // As many at a time as have gone well before, and twice that.
+            // Batches double in size while all actions succeed.
             let mut rest = &actions[..];
             let mut at_once = 1;
             while !rest.is_empty() {
@@ -165,19 +165,19 @@ impl Controller {
         Ok(())
     }
 
-    /// Gives whether what comes after may follow.
+    /// Carries out one action; returns whether the next one may follow.
     async fn act(&self, view: &View<'_>, templates: &Templates, action: &Action<'_>) -> Result<bool> {
         let set = view.set;
         match action {
             Action::Create { ordinal, update } => {
                 let (revision, template) = if *update { &templates.update } else { &templates.current };
                 if self.goes_with_former_pod(set, *ordinal) {
-                    // The claim's end wakes the set.
+                    // The deletion of the claim requeues the set.
                     return Ok(false);
                 }
                 let pod = new_pod(set, template, revision, *ordinal);
                 if let Err(error) = self.ensure_claims(set, *ordinal).await {
-                    self.tell(set, "Create", &pod, "FailedCreate", Some(&error));
+                    self.record(set, "Create", &pod, "FailedCreate", Some(&error));
                     return Err(error);
                 }
                 self.create_pod(set, &pod).await?;
@@ -190,7 +190,7 @@ impl Controller {
         Ok(true)
     }
 
-    /// Whether a claim of this ordinal goes with a pod that was there before.
+    /// Reports whether a claim of this ordinal is deleted with an earlier pod.
     fn goes_with_former_pod(&self, set: &StatefulSet, ordinal: i32) -> bool {
         identity::claims(set, ordinal).iter().any(|claim| {
             let known = self.claims.lister().get(claim.namespace(), claim.name());
@@ -198,13 +198,13 @@ impl Controller {
         })
     }
 
-    /// Creates the claims of a pod that are not there.
+    /// Creates the missing claims of a pod.
     async fn ensure_claims(&self, set: &StatefulSet, ordinal: i32) -> Result<()> {
         for mut claim in identity::claims(set, ordinal) {
             match self.claims.lister().get(claim.namespace(), claim.name()) {
-                // What happens to it wakes the set.
+                // A change of the claim requeues the set.
                 Some(known) if known.metadata.deletion_timestamp.is_some() => {
-                    // Its finalizer holds it until the old pod is gone; a new pod must not take it.
+                    // Its finalizer keeps it until the old pod is gone; a new pod must not use it.
                     return Err(Error::Protocol(format!("pvc {} is being deleted", claim.name())));
                 }
                 Some(_) => continue,
@@ -232,7 +232,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Sets the owners of a pod's claims as the retention policy says.
+    /// Sets the owners of a pod's claims according to the retention policy.
     async fn own_claims(&self, set: &StatefulSet, pod: &Pod, ordinal: i32) -> Result<()> {
         for claim in identity::claims(set, ordinal) {
             let Some(known) = self.claims.lister().get(claim.namespace(), claim.name()) else { continue };
@@ -253,14 +253,14 @@ impl Controller {
         match self.cx.client.create(pod).await {
             Ok(created) => {
                 self.pods.note(&set.key(), &created.metadata);
-                self.tell(set, "Create", pod, "SuccessfulCreate", None);
+                self.record(set, "Create", pod, "SuccessfulCreate", None);
                 Ok(())
             }
-            // The old pod of the name is still going.
+            // The old pod of the same name still exists.
             Err(e) if e.is_already_exists() => Err(e),
             Err(e) if namespace_is_terminating(&e) => Ok(()),
             Err(e) => {
-                self.tell(set, "Create", pod, "FailedCreate", Some(&e));
+                self.record(set, "Create", pod, "FailedCreate", Some(&e));
                 Err(e)
             }
         }
@@ -274,11 +274,11 @@ impl Controller {
         match self.cx.client.update(&next).await {
             Ok(updated) => {
                 self.pods.note(&set.key(), &updated.metadata);
-                self.tell(set, "Update", pod, "SuccessfulUpdate", None);
+                self.record(set, "Update", pod, "SuccessfulUpdate", None);
                 Ok(())
             }
             Err(e) => {
-                self.tell(set, "Update", pod, "FailedUpdate", Some(&e));
+                self.record(set, "Update", pod, "FailedUpdate", Some(&e));
                 Err(e)
             }
         }
@@ -293,18 +293,18 @@ impl Controller {
                 Ok(())
             }
             Err(e) => {
-                self.tell(set, "Delete", pod, "FailedDelete", Some(&e));
+                self.record(set, "Delete", pod, "FailedDelete", Some(&e));
                 Err(e)
             }
             Ok(()) => {
                 self.pods.note_deleted(&set.key(), pod);
-                self.tell(set, "Delete", pod, "SuccessfulDelete", None);
+                self.record(set, "Delete", pod, "SuccessfulDelete", None);
                 Ok(())
             }
         }
     }
 
-    fn tell(&self, set: &StatefulSet, verb: &str, pod: &Pod, reason: &str, error: Option<&Error>) {
+    fn record(&self, set: &StatefulSet, verb: &str, pod: &Pod, reason: &str, error: Option<&Error>) {
         let start = format!("{verb} Pod {} in StatefulSet {}", pod.name(), set.name());
         let (type_, text) = match error {
             None => (EventType::Normal, format!("{start} successful")),

@@ -1,4 +1,4 @@
-//! What a StatefulSet does next: in order, one at a time, or all at once; pure functions of the set and its pods.
+//! What a StatefulSet does next, in order and one at a time, or all at once: pure functions of the set and its pods.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::support::pod_state::{is_available, is_ready};
 pub struct View<'v> {
     pub set: &'v StatefulSet,
     pub pods: &'v [Arc<Pod>],
-    /// Names of the revisions that were current before, and that the template is now.
+    /// The names of the previous revision and of the template's revision.
     pub current: &'v str,
     pub update: &'v str,
     pub now: Timestamp,
@@ -24,16 +24,16 @@ pub struct View<'v> {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action<'v> {
-    /// The pod with this ordinal, of the update revision or of the current one.
+    /// Create the pod with this ordinal, from the update revision or the current one.
     Create {
         ordinal: i32,
         update: bool,
     },
-    /// Labels or volumes differ from what the ordinal asks for.
+    /// Correct a pod whose labels or volumes differ from those of its ordinal.
     Identify(&'v Pod, i32),
-    /// The claims of this pod may have to change their owners, as the retention policy says.
+    /// Correct the owners of this pod's claims according to the retention policy.
     Own(&'v Pod, i32),
-    /// It waits, perhaps for claims that are not there.
+    /// Create the missing claims of this pending pod.
     Claims(i32),
     Delete(&'v Pod, Why),
 }
@@ -42,9 +42,9 @@ pub enum Action<'v> {
 pub enum Why {
     Failed,
     Succeeded,
-    /// Its ordinal is no longer wanted.
+    /// The ordinal is no longer wanted.
     Condemned,
-    /// Of an old revision.
+    /// The pod has an old revision.
     Outdated,
 }
 
@@ -69,13 +69,13 @@ pub fn is_rolling(set: &StatefulSet) -> bool {
     strategy.and_then(|s| s.type_.as_deref()).unwrap_or("RollingUpdate") == "RollingUpdate"
 }
 
-/// Pods from this ordinal on are updated.
+/// Returns the ordinal from which on pods are updated.
 fn partition(set: &StatefulSet) -> i32 {
     let rolling = set.spec.update_strategy.as_ref().and_then(|s| s.rolling_update.as_ref());
     rolling.and_then(|r| r.partition).unwrap_or(0)
 }
 
-/// How many pods may be unavailable during an update: at least one.
+/// Returns how many pods may be unavailable during an update, at least one.
 fn max_unavailable(set: &StatefulSet) -> i32 {
     let rolling = set.spec.update_strategy.as_ref().and_then(|s| s.rolling_update.as_ref());
     let given = match rolling.and_then(|r| r.max_unavailable.as_ref()) {
@@ -95,7 +95,7 @@ impl<'v> View<'v> {
         is_running_and_ready(pod) && is_available(pod, seconds, self.now)
     }
 
-    /// Neither ending nor unavailable.
+    /// Reports whether the pod is available and not terminating.
     fn is_healthy(&self, pod: &Pod) -> bool {
         self.is_available(pod) && !is_terminating(pod)
     }
@@ -108,7 +108,7 @@ impl<'v> View<'v> {
         self.pods.iter().filter_map(|p| Some((ordinal(self.set, p)?, &**p))).collect()
     }
 
-    /// Everything to do now, in this order; what comes after has to wait for a change.
+    /// Returns all actions to do now, in order; further ones have to wait for a change.
     pub fn plan(&self) -> Vec<Action<'v>> {
         let mut actions = Vec::new();
         if self.set.metadata.deletion_timestamp.is_some() {
@@ -121,7 +121,7 @@ impl<'v> View<'v> {
         actions
     }
 
-    /// The wanted ordinals, lowest first. Gives whether the rest may follow.
+    /// Plans the wanted ordinals, lowest first. Returns whether further steps may follow.
     fn keep(&self, pods: &BTreeMap<i32, &'v Pod>, actions: &mut Vec<Action<'v>>) -> bool {
         let ordered = !is_parallel(self.set);
         let first = start(self.set);
@@ -142,7 +142,7 @@ impl<'v> View<'v> {
                 if !is_terminating(pod) {
                     actions.push(Action::Delete(pod, why));
                 }
-                // Its successor has the same name, and comes when it is gone.
+                // Its replacement has the same name and can only be created when it is gone.
                 if ordered {
                     return false;
                 }
@@ -165,7 +165,7 @@ impl<'v> View<'v> {
         true
     }
 
-    /// Whether a missing pod is made from the revision that was current before.
+    /// Reports whether a missing pod is created from the previous revision.
     fn needs_current(&self, ordinal: i32) -> bool {
         let offset = ordinal - start(self.set);
         let strategy = self.set.spec.update_strategy.as_ref();
@@ -179,7 +179,7 @@ impl<'v> View<'v> {
             }
     }
 
-    /// The ordinals that are too many, highest first. Gives whether the rest may follow.
+    /// Plans the surplus ordinals, highest first. Returns whether further steps may follow.
     fn shrink(&self, pods: &BTreeMap<i32, &'v Pod>, actions: &mut Vec<Action<'v>>) -> bool {
         let ordered = !is_parallel(self.set);
         let first_unhealthy = pods.values().find(|p| !self.is_healthy(p)).map(|p| p.name());
@@ -203,8 +203,8 @@ impl<'v> View<'v> {
         true
     }
 
-    /// Replaces pods of old revisions, highest ordinal first, so that no more are unavailable than may be. Where the
-    /// order does not matter, those go first, and all of them, that are not available anyway.
+    /// Replaces pods of old revisions, highest ordinal first, within the limit on unavailable pods. With parallel pod
+    /// management, all pods that are unavailable anyway are replaced first.
     fn roll(&self, pods: &BTreeMap<i32, &'v Pod>, actions: &mut Vec<Action<'v>>) {
         let (first, end) = (start(self.set), start(self.set).saturating_add(wanted(self.set)));
         let is_up = |n: &i32| pods.get(n).is_some_and(|pod| self.is_healthy(pod));
@@ -218,7 +218,7 @@ impl<'v> View<'v> {
         actions.extend(broken.into_iter().chain(up).map(|pod| Action::Delete(pod, Why::Outdated)));
     }
 
-    /// The status that these pods give.
+    /// Computes the status from the pods.
     pub fn status(&self, collisions: i32) -> StatefulSetStatus {
         let count = |test: &dyn Fn(&Pod) -> bool| self.pods.iter().filter(|p| test(p)).count() as i32;
         let alive = |pod: &Pod, name: &str| !is_terminating(pod) && revision(pod) == name;
@@ -260,11 +260,11 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": "w", "namespace": "ns"}, "spec": whole})).unwrap()
     }
 
-    /// `3 new ready`, `1 old pending`, `0 old ending` …
+    /// Makes a pod from a text such as `3 new ready`, `1 old pending`, `0 old ending`.
     fn pod(set: &StatefulSet, text: &str) -> Arc<Pod> {
-        let words: Vec<&str> = text.split(' ').collect();
-        let mut pod = new_pod(set, &set.spec.template, words[1], words[0].parse().unwrap());
-        let (phase, ready) = match words[2] {
+        let parts: Vec<&str> = text.split(' ').collect();
+        let mut pod = new_pod(set, &set.spec.template, parts[1], parts[0].parse().unwrap());
+        let (phase, ready) = match parts[2] {
             "ready" | "ending" => ("Running", "True"),
             "pending" => ("Pending", "False"),
             "failed" => ("Failed", "False"),
@@ -272,13 +272,13 @@ mod tests {
         };
         let status = json!({"phase": phase, "conditions": [{"type": "Ready", "status": ready}]});
         pod.status = serde_json::from_value(status).unwrap();
-        if words[2] == "ending" {
+        if parts[2] == "ending" {
             pod.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
         }
         Arc::new(pod)
     }
 
-    /// The actions in words: `+2 new`, `-2 Condemned`, `claims 1`.
+    /// Returns the actions as text: `+2 new`, `-2 Condemned`, `claims 1`.
     fn actions(spec: Value, pods: &[&str]) -> Vec<String> {
         let set = set(spec);
         let pods: Vec<_> = pods.iter().map(|text| pod(&set, text)).collect();
@@ -414,7 +414,7 @@ mod tests {
         assert_eq!(
             own(two.clone(), &["0 new starting", "1 new ready"]),
             [""; 0],
-            "not before the others are well"
+            "not before the others are healthy"
         );
         assert_eq!(own(two, &["0 new ready", "1 new ready"]), ["own 0", "own 1"]);
     }

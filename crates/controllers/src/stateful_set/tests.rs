@@ -1,4 +1,4 @@
-//! StatefulSets from the first pod to the last, against the API in memory.
+//! StatefulSets from the first pod to the last, against the in-memory API server.
 
 use k8s_openapi::api::core::v1::{Event as ApiEvent, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -41,7 +41,7 @@ impl Trial {
         Self { world, client }
     }
 
-    /// `w-0 v1` …
+    /// Returns the pods as `w-0 v1`.
     fn pods(&self) -> Vec<String> {
         let image = |p: &Pod| p.spec.as_ref().unwrap().containers[0].image.clone().unwrap();
         let mut all: Vec<_> =
@@ -139,7 +139,7 @@ async fn an_update_goes_from_the_highest_ordinal_down_to_the_partition_and_back_
     trial.change(|set| set_image(set, "v1")).await;
     let numbers: Vec<_> =
         trial.world.api.all::<ControllerRevision>().iter().filter_map(|r| r.revision).collect();
-    assert_eq!((numbers.len(), numbers.iter().max()), (2, Some(&3)), "the first revision is the third now");
+    assert_eq!((numbers.len(), numbers.iter().max()), (2, Some(&3)), "the first revision now has number 3");
 }
 
 #[tokio::test(start_paused = true)]
@@ -152,8 +152,8 @@ async fn a_failed_pod_is_made_anew_under_its_name() {
     trial.world.pass(1.0).await;
     let next: Pod = trial.client.get("ns", "w-0").await.unwrap();
     assert_ne!(next.metadata.uid, uid);
-    let told = "w SuccessfulDelete Delete Pod w-0 in StatefulSet w successful";
-    assert!(trial.world.events().iter().any(|e| e == told), "{:?}", trial.world.events());
+    let event = "w SuccessfulDelete Delete Pod w-0 in StatefulSet w successful";
+    assert!(trial.world.events().iter().any(|e| e == event), "{:?}", trial.world.events());
 }
 
 #[tokio::test(start_paused = true)]
@@ -184,7 +184,7 @@ async fn a_set_that_goes_leaves_the_owners_of_its_claims_alone() {
     trial.client.update(&claim).await.unwrap();
     trial.world.pass(1.0).await;
     let claim: PersistentVolumeClaim = trial.client.get("ns", "data-w-0").await.unwrap();
-    assert_eq!(claim.metadata.owner_references, None, "whoever orphans it takes them off");
+    assert_eq!(claim.metadata.owner_references, None, "orphaning removes the owner references");
 }
 
 #[tokio::test(start_paused = true)]

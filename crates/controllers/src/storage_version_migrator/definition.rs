@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::get;
 use crate::context::Context;
 
-/// Who applies the statuses of definitions: upstream's name.
+/// The field manager of definitions' statuses; the name is upstream's.
 const FIELD_MANAGER: &str = "migration-runner-controller";
 const CONDITION: &str = "StorageMigrating";
 
@@ -16,8 +16,8 @@ fn path(group: &str, plural: &str) -> String {
     format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.{group}")
 }
 
-/// The status to apply at the end. Stored versions are cleaned up after a success, where nobody changed the definition
-/// meanwhile.
+/// Returns the status to apply at the end. Stored versions are cleaned up after a success, unless the definition has
+/// changed since.
 fn ended(definition: &Value, success: bool, now: &Value) -> Value {
     let generation = &definition["metadata"]["generation"];
     let conditions = definition["status"]["conditions"].as_array().into_iter().flatten();
@@ -57,7 +57,7 @@ fn time(cx: &Context) -> Value {
     json!(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(cx.clock.now()))
 }
 
-/// Tells that a migration has begun, if the resource is a custom one.
+/// Records the start of a migration in the definition, if the resource is a custom one.
 pub async fn begin(cx: &Context, group: &str, plural: &str, migration: &str) -> Result<()> {
     let path = path(group, plural);
     let Some(definition) = get(&cx.client, path.clone()).await? else { return Ok(()) };
@@ -68,7 +68,7 @@ pub async fn begin(cx: &Context, group: &str, plural: &str, migration: &str) -> 
     apply(cx, path, &definition, status).await
 }
 
-/// Tells that the migration is over.
+/// Records the end of a migration in the definition.
 pub async fn finish(cx: &Context, group: &str, plural: &str, success: bool) -> Result<()> {
     let path = path(group, plural);
     let Some(definition) = get(&cx.client, path.clone()).await? else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! Storage version migrator: writes all objects of a resource anew, so that all are stored in today's form, one
-//! migration of a resource at a time; then old versions of custom resources are taken off their definitions.
+//! Storage version migrator: rewrites all objects of a resource so that all are stored in the current version, one
+//! migration per resource at a time; then removes old stored versions from the definitions of custom resources.
 //!
 //! Source: `k8s.io/kubernetes/pkg/controller/storageversionmigrator`, KEP-4192.
 
@@ -32,9 +32,9 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 const WORKERS: usize = 5;
-/// Objects listed at a time.
+/// How many objects are listed per request.
 const PAGE: usize = 500;
-/// How long a resource that is not served may yet come to be served, and how often that is looked at.
+/// How long the migrator waits for a resource that is not served yet, and how often it checks.
 const COMING_FOR: SignedDuration = SignedDuration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 const VERBS: [&str; 3] = ["update", "patch", "list"];
@@ -43,7 +43,7 @@ const FAILURE: &str = "StorageVersionMigrationFailed";
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Key {
-    /// Whose turn it is, by group and plural.
+    /// A resource, by group and plural, whose migrations take turns.
     Resource(String, String),
     Migration(String),
 }
@@ -85,12 +85,12 @@ struct ItemMeta {
     resource_version: String,
 }
 
-/// How the objects of a resource were gone through.
+/// The result of rewriting the objects of a resource.
 enum Outcome {
     Done {
         all: usize,
     },
-    /// To be tried again: so many of all were left.
+    /// A transient error: `left` of `all` objects are still to be rewritten.
     Later {
         left: usize,
         all: usize,
@@ -134,7 +134,7 @@ async fn run(cx: Arc<Context>) {
     queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
 }
 
-/// Worth another try later.
+/// Reports whether a retry may succeed.
 fn is_transient(error: &Error) -> bool {
     error.status().is_none_or(|status| matches!(status.code(), 429 | 500 | 503 | 504))
 }
@@ -209,7 +209,7 @@ impl Controller {
         self.conclude(&migration, outcome).await
     }
 
-    /// Notes up to which resourceVersion objects have to be written anew.
+    /// Records the resourceVersion up to which objects have to be rewritten.
     async fn note_checkpoint(&self, migration: &StorageVersionMigration, served: &Served) -> Result<()> {
         let resource = &served.resource;
         if !VERBS.iter().all(|verb| served.supports(verb)) {
@@ -229,7 +229,7 @@ impl Controller {
         serde_json::from_slice(&body).map_err(|e| Error::Protocol(e.to_string()))
     }
 
-    /// The objects that were there at the checkpoint, and how many there are by now.
+    /// Returns the objects that existed at the checkpoint, and the number of all objects now.
     async fn candidates(&self, resource: &ResourceType, checkpoint: u64) -> Result<(Vec<ItemMeta>, usize)> {
         let (mut old, mut all, mut next) = (Vec::new(), 0, String::new());
         loop {
@@ -249,7 +249,8 @@ impl Controller {
         }
     }
 
-    /// An empty patch writes an object whose stored form is not today's, and does nothing to others.
+    /// Sends an empty patch for each object. It rewrites an object that is stored in an old version and does not
+    /// change others.
     async fn rewrite(&self, resource: &ResourceType, checkpoint: u64) -> Result<Outcome> {
         let (old, all) = self.candidates(resource, checkpoint).await?;
         let mut left = old.len();
@@ -258,7 +259,7 @@ impl Controller {
                 "metadata": {"resourceVersion": meta.resource_version}}));
             let path = resource.path(Some(&meta.namespace), Some(&meta.name));
             match self.writer.patch_path(path, &patch).await {
-                // Whoever changed it has written it anew.
+                // The object was deleted, or another client changed and thereby rewrote it.
                 Err(error) if error.is_conflict() || error.is_not_found() => {}
                 Err(error) if is_transient(&error) => return Ok(Outcome::Later { left, all, error }),
                 Err(error) => return Ok(Outcome::Failed { left, all, error }),
@@ -295,12 +296,12 @@ impl Controller {
     }
 }
 
-/// What is wrong with an answer.
+/// Makes the error for an answer of unexpected form.
 fn unexpected(why: impl ToString) -> Error {
     Error::Status(StatusError::new(500, "", why.to_string()))
 }
 
-/// GET of an object as JSON; `None` if it does not exist.
+/// Reads an object as JSON; `None` if it does not exist.
 async fn get(client: &Client, path: String) -> Result<Option<serde_json::Value>> {
     match client.call(Method::GET, path, None, Bytes::new()).await {
         Err(error) if error.is_not_found() => Ok(None),

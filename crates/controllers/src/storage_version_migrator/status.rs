@@ -1,4 +1,4 @@
-//! The states of migrations, and their conditions in upstream's words.
+//! The states of migrations and their conditions, with upstream's messages.
 
 use jiff::Timestamp;
 use k8s_openapi::api::storagemigration::v1::StorageVersionMigration;
@@ -21,7 +21,7 @@ pub fn is_over(migration: &StorageVersionMigration) -> bool {
     is(migration, SUCCEEDED) || is(migration, FAILED)
 }
 
-/// Group and plural of the resource.
+/// Returns group and plural of the resource.
 pub fn resource(migration: &StorageVersionMigration) -> (String, String) {
     let resource = migration.spec.as_ref().map(|s| s.resource.clone()).unwrap_or_default();
     (resource.group, resource.resource)
@@ -55,7 +55,7 @@ pub fn set(
     }
 }
 
-/// How far a migration is: so many objects of all are still to be written.
+/// Describes the progress of a migration: `left` of `all` objects are still to be rewritten.
 pub fn progress(left: usize, all: usize, error: Option<&str>) -> String {
     let mut text = "The migration is running".to_owned();
     match (left, all) {
@@ -69,8 +69,8 @@ pub fn progress(left: usize, all: usize, error: Option<&str>) -> String {
     text
 }
 
-/// What is to be done about the migrations of one resource: those that are over are taken off, and the oldest of those
-/// that wait may run when none does.
+/// Decides what to do about the migrations of one resource: finished ones are removed, and the oldest waiting one may
+/// run if none is running.
 pub fn turns(
     all: &[std::sync::Arc<StorageVersionMigration>],
 ) -> (Vec<&StorageVersionMigration>, Option<&StorageVersionMigration>) {

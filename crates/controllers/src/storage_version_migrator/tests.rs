@@ -1,4 +1,4 @@
-//! The controller against the API server in memory.
+//! The controller against the in-memory API server.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::storagemigration::v1::StorageVersionMigration;

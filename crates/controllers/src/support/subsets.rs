@@ -1,6 +1,7 @@
 //! The canonical form of the subsets of Endpoints, however they were written.
 //!
-//! Source: the behaviour of `RepackSubsets` in `k8s.io/kubernetes/pkg/api/v1/endpoints`. The order of subsets is our own.
+//! Source: the behaviour of `RepackSubsets` in `k8s.io/kubernetes/pkg/api/v1/endpoints`. The order of subsets is
+//! our own.
 
 use std::collections::BTreeMap;
 
