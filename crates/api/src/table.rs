@@ -56,11 +56,11 @@ pub const NAME: Column = Column {
     description: "The object's name, unique among its kind in its namespace.",
 };
 /// The column with the time since creation.
-pub const AGE: Column = Column::new("Age", "string", "How long ago the object was created.");
+pub const AGE: Column = Column::new("Age", "string", "The time since the object was created.");
 
 /// Upstream's default columns, for resources that define none.
 pub const PLAIN_COLUMNS: &[Column] =
-    &[NAME, Column::new("Created At", "date", "When the object was created.")];
+    &[NAME, Column::new("Created At", "date", "The time at which the object was created.")];
 
 /// Returns the cells of [`PLAIN_COLUMNS`].
 pub fn plain_cells(object: &Object, _: &CellContext) -> Vec<Value> {

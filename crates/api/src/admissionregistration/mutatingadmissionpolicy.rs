@@ -31,8 +31,8 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Mutations", "integer", "How many mutations there are."),
-    Column::new("ParamKind", "string", "The kind of the policy's parameters."),
+    Column::new("Mutations", "integer", "The number of mutations in the policy."),
+    Column::new("ParamKind", "string", "The kind of the resources that parameterize the policy."),
     AGE,
 ];
 

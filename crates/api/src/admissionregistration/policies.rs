@@ -15,8 +15,8 @@ use crate::validate;
 
 pub const BINDING_COLUMNS: &[Column] = &[
     NAME,
-    Column::new("PolicyName", "string", "The policy that is bound."),
-    Column::new("ParamRef", "string", "The parameters that the policy is given."),
+    Column::new("PolicyName", "string", "The name of the bound policy."),
+    Column::new("ParamRef", "string", "The parameter resource of the binding."),
     AGE,
 ];
 

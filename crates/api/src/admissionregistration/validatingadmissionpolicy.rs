@@ -36,8 +36,8 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Validations", "integer", "How many validations there are."),
-    Column::new("ParamKind", "string", "The kind of the policy's parameters."),
+    Column::new("Validations", "integer", "The number of validations in the policy."),
+    Column::new("ParamKind", "string", "The kind of the resources that parameterize the policy."),
     AGE,
 ];
 

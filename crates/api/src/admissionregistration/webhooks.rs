@@ -16,7 +16,7 @@ use crate::table::{self, AGE, NAME};
 use crate::validate;
 
 pub const COLUMNS: &[Column] =
-    &[NAME, Column::new("Webhooks", "integer", "How many webhooks there are."), AGE];
+    &[NAME, Column::new("Webhooks", "integer", "The number of webhooks in the configuration."), AGE];
 
 pub fn cells(metadata: &ObjectMeta, webhooks: usize, cx: &CellContext) -> Vec<Value> {
     let name = metadata.name.as_deref().unwrap_or("");

@@ -28,8 +28,8 @@ pub const AVAILABLE: &str = "Available";
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Service", "string", "The Service behind which the group is served."),
-    Column::new("Available", "string", "Whether it answers."),
+    Column::new("Service", "string", "The Service that serves the API group version."),
+    Column::new("Available", "string", "Whether the API group version is available."),
     AGE,
 ];
 

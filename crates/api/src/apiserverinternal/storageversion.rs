@@ -24,8 +24,8 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("CommonEncodingVersion", "string", "The version that all servers store."),
-    Column::new("StorageVersions", "string", "The version that each server stores."),
+    Column::new("CommonEncodingVersion", "string", "The encoding version that all API servers share."),
+    Column::new("StorageVersions", "string", "The encoding version of each API server."),
     AGE,
 ];
 

@@ -25,8 +25,8 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Controller", "string", "The object it belongs to."),
-    Column::new("Revision", "string", "Its place in the order of revisions."),
+    Column::new("Controller", "string", "The controller that owns the revision."),
+    Column::new("Revision", "string", "The revision number."),
     AGE,
 ];
 

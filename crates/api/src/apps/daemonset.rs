@@ -44,16 +44,16 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Desired", "integer", "Nodes that should run the pod."),
-    Column::new("Current", "integer", "Nodes that run it."),
-    Column::new("Ready", "integer", "Nodes where it is ready."),
-    Column::new("Up-to-date", "integer", "Nodes with the newest template."),
-    Column::new("Available", "integer", "Nodes where it has been ready long enough."),
-    Column::new("Node Selector", "string", "Labels a node must have to run the pod."),
+    Column::new("Desired", "integer", "The number of nodes that should run the daemon pod."),
+    Column::new("Current", "integer", "The number of nodes that run the daemon pod."),
+    Column::new("Ready", "integer", "The number of nodes on which the daemon pod is ready."),
+    Column::new("Up-to-date", "integer", "The number of nodes that run the updated daemon pod."),
+    Column::new("Available", "integer", "The number of nodes on which the daemon pod is available."),
+    Column::new("Node Selector", "string", "The node labels that the daemon pod requires."),
     AGE,
-    Column::wide("Containers", "string", "Names of the containers."),
-    Column::wide("Images", "string", "Images of the containers."),
-    Column::wide("Selector", "string", "Which pods belong to it."),
+    Column::wide("Containers", "string", "The names of the containers in the template."),
+    Column::wide("Images", "string", "The images of the containers in the template."),
+    Column::wide("Selector", "string", "The label selector for the pods."),
 ];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {

@@ -29,13 +29,13 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Ready", "string", "Ready pods of those wanted."),
-    Column::new("Up-to-date", "string", "Pods made from the newest template."),
-    Column::new("Available", "string", "Pods that have been ready long enough."),
+    Column::new("Ready", "string", "The number of ready pods out of the desired number."),
+    Column::new("Up-to-date", "string", "The number of pods with the updated template."),
+    Column::new("Available", "string", "The number of available pods."),
     AGE,
-    Column::wide("Containers", "string", "Names of the containers."),
-    Column::wide("Images", "string", "Images of the containers."),
-    Column::wide("Selector", "string", "Which pods belong to it."),
+    Column::wide("Containers", "string", "The names of the containers in the template."),
+    Column::wide("Images", "string", "The images of the containers in the template."),
+    Column::wide("Selector", "string", "The label selector for the pods."),
 ];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {

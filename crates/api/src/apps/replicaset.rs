@@ -28,13 +28,13 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Desired", "integer", "How many pods there should be."),
-    Column::new("Current", "integer", "How many pods there are."),
-    Column::new("Ready", "integer", "How many pods are ready."),
+    Column::new("Desired", "integer", "The desired number of pods."),
+    Column::new("Current", "integer", "The current number of pods."),
+    Column::new("Ready", "integer", "The number of ready pods."),
     AGE,
-    Column::wide("Containers", "string", "Names of the containers."),
-    Column::wide("Images", "string", "Images of the containers."),
-    Column::wide("Selector", "string", "Which pods belong to it."),
+    Column::wide("Containers", "string", "The names of the containers in the template."),
+    Column::wide("Images", "string", "The images of the containers in the template."),
+    Column::wide("Selector", "string", "The label selector for the pods."),
 ];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {

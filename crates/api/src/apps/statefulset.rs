@@ -30,10 +30,10 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Ready", "string", "Ready pods of those wanted."),
+    Column::new("Ready", "string", "The number of ready pods out of the desired number."),
     AGE,
-    Column::wide("Containers", "string", "Names of the containers."),
-    Column::wide("Images", "string", "Images of the containers."),
+    Column::wide("Containers", "string", "The names of the containers in the template."),
+    Column::wide("Images", "string", "The images of the containers in the template."),
 ];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {

@@ -32,11 +32,11 @@ pub const RESOURCE: Resource = Resource {
 
 pub const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Reference", "string", "What is scaled."),
-    Column::new("Targets", "string", "What is measured, and what it should be."),
-    Column::new("MinPods", "string", "The fewest pods."),
-    Column::new("MaxPods", "string", "The most pods."),
-    Column::new("Replicas", "string", "How many pods there are."),
+    Column::new("Reference", "string", "The scaled resource."),
+    Column::new("Targets", "string", "The current and target values of the metrics."),
+    Column::new("MinPods", "string", "The lower limit for the number of pods."),
+    Column::new("MaxPods", "string", "The upper limit for the number of pods."),
+    Column::new("Replicas", "string", "The current number of pods."),
     AGE,
 ];
 

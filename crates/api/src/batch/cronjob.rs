@@ -29,15 +29,15 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Schedule", "string", "When it is due, as cron writes it."),
+    Column::new("Schedule", "string", "The schedule in Cron format."),
     Column::new("Timezone", "string", "The time zone of the schedule."),
-    Column::new("Suspend", "boolean", "Whether it is held back."),
-    Column::new("Active", "integer", "How many of its Jobs run now."),
-    Column::new("Last Schedule", "string", "How long ago it was last due."),
+    Column::new("Suspend", "boolean", "Whether new runs are suspended."),
+    Column::new("Active", "integer", "The number of running Jobs."),
+    Column::new("Last Schedule", "string", "The time since a Job was last scheduled."),
     AGE,
-    Column::wide("Containers", "string", "Names of the containers."),
-    Column::wide("Images", "string", "Images of the containers."),
-    Column::wide("Selector", "string", "Which pods belong to it."),
+    Column::wide("Containers", "string", "The names of the containers in the template."),
+    Column::wide("Images", "string", "The images of the containers in the template."),
+    Column::wide("Selector", "string", "The label selector for the pods."),
 ];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {

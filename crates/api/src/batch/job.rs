@@ -29,13 +29,13 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Status", "string", "What has become of it."),
-    Column::new("Completions", "string", "Pods that succeeded, of those wanted."),
-    Column::new("Duration", "string", "How long it took, or has taken so far."),
+    Column::new("Status", "string", "The status of the Job."),
+    Column::new("Completions", "string", "The number of succeeded pods out of the desired completions."),
+    Column::new("Duration", "string", "The time since the start of the Job, until its completion."),
     AGE,
-    Column::wide("Containers", "string", "Names of the containers."),
-    Column::wide("Images", "string", "Images of the containers."),
-    Column::wide("Selector", "string", "Which pods belong to it."),
+    Column::wide("Containers", "string", "The names of the containers in the template."),
+    Column::wide("Images", "string", "The images of the containers in the template."),
+    Column::wide("Selector", "string", "The label selector for the pods."),
 ];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {

@@ -31,10 +31,10 @@ pub const RESOURCE: Resource = Resource {
 const COLUMNS: &[Column] = &[
     NAME,
     AGE,
-    Column::new("SignerName", "string", "Who is asked to sign."),
-    Column::new("Requestor", "string", "Who asks."),
-    Column::new("RequestedDuration", "string", "How long the certificate is to be valid."),
-    Column::new("Condition", "string", "What has become of the request."),
+    Column::new("SignerName", "string", "The requested signer."),
+    Column::new("Requestor", "string", "The user that created the request."),
+    Column::new("RequestedDuration", "string", "The requested lifetime of the certificate."),
+    Column::new("Condition", "string", "The condition of the request."),
 ];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {

@@ -27,7 +27,7 @@ pub const RESOURCE: Resource = Resource {
 };
 
 const COLUMNS: &[Column] =
-    &[NAME, Column::new("SignerName", "string", "The signer whose authorities these are.")];
+    &[NAME, Column::new("SignerName", "string", "The signer associated with the trust bundle.")];
 
 fn cells(object: &Object, _: &CellContext) -> Vec<Value> {
     let o = object.typed::<api::ClusterTrustBundle>().unwrap_or_default();

@@ -32,12 +32,16 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("PodName", "string", "The pod that gets the certificate."),
-    Column::new("ServiceAccountName", "string", "The pod's service account."),
-    Column::new("NodeName", "string", "The pod's node."),
-    Column::new("SignerName", "string", "Who is asked to sign."),
-    Column::new("State", "string", "What has become of the request."),
-    Column::new("UnverifiedUserAnnotations", "string", "What the pod's author tells the signer."),
+    Column::new("PodName", "string", "The pod that the certificate is for."),
+    Column::new("ServiceAccountName", "string", "The service account of the pod."),
+    Column::new("NodeName", "string", "The node that the pod is bound to."),
+    Column::new("SignerName", "string", "The requested signer."),
+    Column::new("State", "string", "The state of the request."),
+    Column::new(
+        "UnverifiedUserAnnotations",
+        "string",
+        "The unverified annotations from the pod spec for the signer.",
+    ),
 ];
 
 const ENDS: [&str; 3] = ["Issued", "Denied", "Failed"];

@@ -21,7 +21,8 @@ pub const RESOURCE: Resource = Resource {
     ..Resource::stored(api::Lease::RESOURCE, "LeaseList", "lease", &Rules)
 };
 
-const COLUMNS: &[Column] = &[NAME, Column::new("Holder", "string", "Who holds it."), AGE];
+const COLUMNS: &[Column] =
+    &[NAME, Column::new("Holder", "string", "The identity of the current holder."), AGE];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     let o = object.typed::<api::Lease>().unwrap_or_default();

@@ -21,9 +21,9 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("LeaseName", "string", "The lease that it would hold."),
-    Column::new("BinaryVersion", "string", "The version that it is."),
-    Column::new("EmulationVersion", "string", "The version that it acts as."),
+    Column::new("LeaseName", "string", "The name of the lease."),
+    Column::new("BinaryVersion", "string", "The binary version of the candidate."),
+    Column::new("EmulationVersion", "string", "The emulation version of the candidate."),
     AGE,
 ];
 

@@ -21,9 +21,9 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Status", "string", "Whether it is well."),
-    Column::new("Message", "string", "What it says of itself."),
-    Column::new("Error", "string", "What is wrong."),
+    Column::new("Status", "string", "The health of the component."),
+    Column::new("Message", "string", "The message of the health check."),
+    Column::new("Error", "string", "The error of the health check."),
 ];
 
 fn cells(object: &Object, _: &CellContext) -> Vec<Value> {

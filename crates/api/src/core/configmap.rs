@@ -20,7 +20,7 @@ pub const RESOURCE: Resource = Resource {
     ..Resource::stored(api::ConfigMap::RESOURCE, "ConfigMapList", "configmap", &Rules)
 };
 
-const COLUMNS: &[Column] = &[NAME, Column::new("Data", "string", "How many entries it has."), AGE];
+const COLUMNS: &[Column] = &[NAME, Column::new("Data", "string", "The number of data entries."), AGE];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     let o = object.typed::<api::ConfigMap>().unwrap_or_default();

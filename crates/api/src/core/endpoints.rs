@@ -27,7 +27,7 @@ pub const RESOURCE: Resource = Resource {
 };
 
 const COLUMNS: &[Column] =
-    &[NAME, Column::new("Endpoints", "string", "Addresses and ports that are ready."), AGE];
+    &[NAME, Column::new("Endpoints", "string", "The ready addresses with their ports."), AGE];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     let o = object.typed::<api::Endpoints>().unwrap_or_default();

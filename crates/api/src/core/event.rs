@@ -34,16 +34,16 @@ pub const RESOURCE: Resource = Resource {
 };
 
 pub const COLUMNS: &[Column] = &[
-    Column::new("Last Seen", "string", "How long ago it last happened."),
-    Column::new("Type", "string", "Normal or Warning."),
-    Column::new("Reason", "string", "Why, in one word."),
-    Column::new("Object", "string", "What it happened to."),
-    Column::wide("Subobject", "string", "The part it happened to."),
-    Column::wide("Source", "string", "Who reported it."),
-    Column::new("Message", "string", "What happened."),
-    Column::wide("First Seen", "string", "How long ago it first happened."),
-    Column::wide("Count", "string", "How often it happened."),
-    Column { format: "name", ..Column::wide("Name", "string", "The event's name.") },
+    Column::new("Last Seen", "string", "The time since the last occurrence."),
+    Column::new("Type", "string", "The type of the event: Normal or Warning."),
+    Column::new("Reason", "string", "The reason for the event."),
+    Column::new("Object", "string", "The object that the event is about."),
+    Column::wide("Subobject", "string", "The field of the object that the event is about."),
+    Column::wide("Source", "string", "The component that reported the event."),
+    Column::new("Message", "string", "The description of the event."),
+    Column::wide("First Seen", "string", "The time since the first occurrence."),
+    Column::wide("Count", "string", "The number of occurrences."),
+    Column { format: "name", ..Column::wide("Name", "string", "The name of the event.") },
 ];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {

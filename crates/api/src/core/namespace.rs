@@ -30,8 +30,7 @@ pub const RESOURCE: Resource = Resource {
     ..Resource::stored(api::Namespace::RESOURCE, "NamespaceList", "namespace", &Rules)
 };
 
-const COLUMNS: &[Column] =
-    &[NAME, Column::new("Status", "string", "Active, or Terminating while its content is deleted."), AGE];
+const COLUMNS: &[Column] = &[NAME, Column::new("Status", "string", "The phase of the namespace."), AGE];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     let o = object.typed::<api::Namespace>().unwrap_or_default();

@@ -36,15 +36,15 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Status", "string", "Ready or not, and whether it takes pods."),
-    Column::new("Roles", "string", "What its role labels say."),
+    Column::new("Status", "string", "The readiness of the node, and whether scheduling is disabled."),
+    Column::new("Roles", "string", "The roles of the node."),
     AGE,
-    Column::new("Version", "string", "The kubelet's version."),
-    Column::wide("Internal-IP", "string", "Its address inside the cluster."),
-    Column::wide("External-IP", "string", "Its address outside."),
-    Column::wide("OS-Image", "string", "Its operating system."),
-    Column::wide("Kernel-Version", "string", "Its kernel."),
-    Column::wide("Container-Runtime", "string", "What runs its containers."),
+    Column::new("Version", "string", "The version of the kubelet."),
+    Column::wide("Internal-IP", "string", "The internal address of the node."),
+    Column::wide("External-IP", "string", "The external address of the node."),
+    Column::wide("OS-Image", "string", "The operating system image of the node."),
+    Column::wide("Kernel-Version", "string", "The kernel version of the node."),
+    Column::wide("Container-Runtime", "string", "The container runtime and its version."),
 ];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {

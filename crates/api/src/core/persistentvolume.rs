@@ -34,16 +34,16 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Capacity", "string", "How much it holds."),
-    Column::new("Access Modes", "string", "How it may be mounted."),
-    Column::new("Reclaim Policy", "string", "What happens to it when its claim goes."),
-    Column::new("Status", "string", "Available, Bound, Released …"),
-    Column::new("Claim", "string", "The claim it is bound to."),
-    Column::new("StorageClass", "string", "Its class."),
-    Column::new("VolumeAttributesClass", "string", "Its attributes' class."),
-    Column::new("Reason", "string", "Why it is in this state."),
+    Column::new("Capacity", "string", "The capacity of the volume."),
+    Column::new("Access Modes", "string", "The access modes of the volume."),
+    Column::new("Reclaim Policy", "string", "The reclaim policy of the volume."),
+    Column::new("Status", "string", "The phase of the volume."),
+    Column::new("Claim", "string", "The claim that the volume is bound to."),
+    Column::new("StorageClass", "string", "The StorageClass of the volume."),
+    Column::new("VolumeAttributesClass", "string", "The VolumeAttributesClass of the volume."),
+    Column::new("Reason", "string", "The reason for the current phase."),
     AGE,
-    Column::wide("VolumeMode", "string", "Filesystem or Block."),
+    Column::wide("VolumeMode", "string", "The volume mode: Filesystem or Block."),
 ];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {

@@ -35,14 +35,14 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Status", "string", "Pending, Bound or Lost."),
-    Column::new("Volume", "string", "The volume it is bound to."),
-    Column::new("Capacity", "string", "How much that holds."),
-    Column::new("Access Modes", "string", "How it may be mounted."),
-    Column::new("StorageClass", "string", "Its class."),
-    Column::new("VolumeAttributesClass", "string", "Its attributes' class."),
+    Column::new("Status", "string", "The phase of the claim."),
+    Column::new("Volume", "string", "The volume that the claim is bound to."),
+    Column::new("Capacity", "string", "The capacity of the bound volume."),
+    Column::new("Access Modes", "string", "The access modes of the bound volume."),
+    Column::new("StorageClass", "string", "The StorageClass of the claim."),
+    Column::new("VolumeAttributesClass", "string", "The VolumeAttributesClass of the claim."),
     AGE,
-    Column::wide("VolumeMode", "string", "Filesystem or Block."),
+    Column::wide("VolumeMode", "string", "The volume mode: Filesystem or Block."),
 ];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {

@@ -22,9 +22,9 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Containers", "string", "Names of the containers."),
-    Column::new("Images", "string", "Images of the containers."),
-    Column::new("Pod Labels", "string", "Labels of the pods made from it."),
+    Column::new("Containers", "string", "The names of the containers in the template."),
+    Column::new("Images", "string", "The images of the containers in the template."),
+    Column::new("Pod Labels", "string", "The labels of the template."),
 ];
 
 fn cells(object: &Object, _: &CellContext) -> Vec<Value> {

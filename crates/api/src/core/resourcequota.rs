@@ -28,8 +28,8 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Request", "string", "Used and allowed, requests and counts."),
-    Column::new("Limit", "string", "Used and allowed limits."),
+    Column::new("Request", "string", "The used and hard amounts of requests and object counts."),
+    Column::new("Limit", "string", "The used and hard amounts of limits."),
     AGE,
 ];
 

@@ -27,8 +27,8 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Type", "string", "What the data is for."),
-    Column::new("Data", "string", "How many entries it has."),
+    Column::new("Type", "string", "The type of the secret."),
+    Column::new("Data", "string", "The number of data entries."),
     AGE,
 ];
 

@@ -24,10 +24,10 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Key", "string", "The taint's key."),
-    Column::new("Value", "string", "The taint's value."),
-    Column::new("Effect", "string", "What the taint does."),
-    Column::new("TimeAdded", "string", "How long ago the taint was added."),
+    Column::new("Key", "string", "The key of the taint."),
+    Column::new("Value", "string", "The value of the taint."),
+    Column::new("Effect", "string", "The effect of the taint."),
+    Column::new("TimeAdded", "string", "The time since the taint was added."),
     AGE,
 ];
 

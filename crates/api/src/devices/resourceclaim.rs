@@ -38,7 +38,7 @@ pub fn foreign(pod: &Pod, claim: &api::ResourceClaim) -> Option<String> {
     })
 }
 
-const COLUMNS: &[Column] = &[NAME, Column::new("State", "string", "What has become of the claim."), AGE];
+const COLUMNS: &[Column] = &[NAME, Column::new("State", "string", "The state of the claim."), AGE];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     let o = object.typed::<api::ResourceClaim>().unwrap_or_default();

@@ -25,9 +25,9 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Node", "string", "The node that has the devices."),
-    Column::new("Driver", "string", "The driver that offers them."),
-    Column::new("Pool", "string", "The pool that they belong to."),
+    Column::new("Node", "string", "The node that can use the devices."),
+    Column::new("Driver", "string", "The driver that publishes the devices."),
+    Column::new("Pool", "string", "The pool that the devices belong to."),
     AGE,
 ];
 

@@ -27,9 +27,9 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("AddressType", "string", "IPv4, IPv6 or FQDN."),
-    Column::new("Ports", "string", "The ports of every endpoint."),
-    Column::new("Endpoints", "string", "The addresses."),
+    Column::new("AddressType", "string", "The address type: IPv4, IPv6 or FQDN."),
+    Column::new("Ports", "string", "The ports of all endpoints in the slice."),
+    Column::new("Endpoints", "string", "The addresses of the endpoints."),
     AGE,
 ];
 

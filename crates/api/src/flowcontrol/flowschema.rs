@@ -24,11 +24,15 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("PriorityLevel", "string", "The priority level of these requests."),
-    Column::new("MatchingPrecedence", "string", "Lower ones are asked first."),
-    Column::new("DistinguisherMethod", "string", "What tells flows of one schema apart."),
+    Column::new("PriorityLevel", "string", "The priority level for matching requests."),
+    Column::new(
+        "MatchingPrecedence",
+        "string",
+        "The matching precedence: schemas with lower values are tried first.",
+    ),
+    Column::new("DistinguisherMethod", "string", "How flows of one schema are distinguished."),
     AGE,
-    Column::new("MissingPL", "string", "Whether the priority level is not there."),
+    Column::new("MissingPL", "string", "Whether the priority level is missing."),
 ];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {

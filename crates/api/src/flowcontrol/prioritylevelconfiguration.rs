@@ -30,11 +30,11 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Type", "string", "Whether the level is limited."),
-    Column::new("NominalConcurrencyShares", "string", "The level's share of the server."),
-    Column::new("Queues", "string", "How many queues there are."),
-    Column::new("HandSize", "string", "How many queues a flow may be put in."),
-    Column::new("QueueLengthLimit", "string", "How many requests may wait in a queue."),
+    Column::new("Type", "string", "The type of the level: Limited or Exempt."),
+    Column::new("NominalConcurrencyShares", "string", "The level's share of the server's concurrency limit."),
+    Column::new("Queues", "string", "The number of queues."),
+    Column::new("HandSize", "string", "The number of queues that a flow is shuffled over."),
+    Column::new("QueueLengthLimit", "string", "The maximum number of requests waiting in a queue."),
     AGE,
 ];
 

@@ -28,10 +28,10 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Class", "string", "Which controller serves it."),
-    Column::new("Hosts", "string", "The hosts it answers for."),
-    Column::new("Address", "string", "Where it can be reached."),
-    Column::new("Ports", "string", "The ports it listens on."),
+    Column::new("Class", "string", "The IngressClass of the ingress."),
+    Column::new("Hosts", "string", "The hosts in the rules of the ingress."),
+    Column::new("Address", "string", "The addresses of the load balancer."),
+    Column::new("Ports", "string", "The TCP ports on which the ingress listens."),
     AGE,
 ];
 

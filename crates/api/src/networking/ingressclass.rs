@@ -22,8 +22,8 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Controller", "string", "Who serves this class."),
-    Column::new("Parameters", "string", "Where the controller finds its settings."),
+    Column::new("Controller", "string", "The controller that serves this class."),
+    Column::new("Parameters", "string", "The resource with parameters for the controller."),
     AGE,
 ];
 

@@ -19,7 +19,8 @@ pub const RESOURCE: Resource = Resource {
     ..Resource::stored(api::IPAddress::RESOURCE, "IPAddressList", "ipaddress", &Rules)
 };
 
-const COLUMNS: &[Column] = &[NAME, Column::new("ParentRef", "string", "What has the address."), AGE];
+const COLUMNS: &[Column] =
+    &[NAME, Column::new("ParentRef", "string", "The object that the address is allocated to."), AGE];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     let o = object.typed::<api::IPAddress>().unwrap_or_default();

@@ -24,7 +24,11 @@ pub const RESOURCE: Resource = Resource {
     ..Resource::stored(api::NetworkPolicy::RESOURCE, "NetworkPolicyList", "networkpolicy", &Rules)
 };
 
-const COLUMNS: &[Column] = &[NAME, Column::new("Pod-Selector", "string", "Which pods it is about."), AGE];
+const COLUMNS: &[Column] = &[
+    NAME,
+    Column::new("Pod-Selector", "string", "The selector for the pods that the policy applies to."),
+    AGE,
+];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     let o = object.typed::<api::NetworkPolicy>().unwrap_or_default();

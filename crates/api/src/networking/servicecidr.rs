@@ -21,7 +21,7 @@ pub const RESOURCE: Resource = Resource {
     ..Resource::stored(api::ServiceCIDR::RESOURCE, "ServiceCIDRList", "servicecidr", &Rules)
 };
 
-const COLUMNS: &[Column] = &[NAME, Column::new("CIDRs", "string", "The ranges."), AGE];
+const COLUMNS: &[Column] = &[NAME, Column::new("CIDRs", "string", "The address ranges for services."), AGE];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     let o = object.typed::<api::ServiceCIDR>().unwrap_or_default();

@@ -22,7 +22,11 @@ pub const RESOURCE: Resource = Resource {
     ..Resource::stored(api::RuntimeClass::RESOURCE, "RuntimeClassList", "runtimeclass", &Rules)
 };
 
-const COLUMNS: &[Column] = &[NAME, Column::new("Handler", "string", "What nodes call it."), AGE];
+const COLUMNS: &[Column] = &[
+    NAME,
+    Column::new("Handler", "string", "The handler name in the container runtime's configuration."),
+    AGE,
+];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     let o = object.typed::<api::RuntimeClass>().unwrap_or_default();

@@ -29,9 +29,13 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Min Available", "string", "How many must stay."),
-    Column::new("Max Unavailable", "string", "How many may be away."),
-    Column::new("Allowed Disruptions", "integer", "How many may go now."),
+    Column::new("Min Available", "string", "The minimum number of available pods."),
+    Column::new("Max Unavailable", "string", "The maximum number of unavailable pods."),
+    Column::new(
+        "Allowed Disruptions",
+        "integer",
+        "The number of pod disruptions that are currently allowed.",
+    ),
     AGE,
 ];
 

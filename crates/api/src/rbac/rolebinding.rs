@@ -21,11 +21,11 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Role", "string", "The role that is given."),
+    Column::new("Role", "string", "The referenced role."),
     AGE,
-    Column::wide("Users", "string", "Users that have it."),
-    Column::wide("Groups", "string", "Groups that have it."),
-    Column::wide("ServiceAccounts", "string", "Service accounts that have it."),
+    Column::wide("Users", "string", "The users in the binding."),
+    Column::wide("Groups", "string", "The groups in the binding."),
+    Column::wide("ServiceAccounts", "string", "The service accounts in the binding."),
 ];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {

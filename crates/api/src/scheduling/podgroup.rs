@@ -25,9 +25,9 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Policy", "string", "How its pods are scheduled."),
-    Column::new("Workload", "string", "The workload that it belongs to."),
-    Column::new("Status", "string", "What has become of it."),
+    Column::new("Policy", "string", "The scheduling policy of the pod group."),
+    Column::new("Workload", "string", "The workload that the pod group belongs to."),
+    Column::new("Status", "string", "The scheduling status of the pod group."),
     AGE,
 ];
 

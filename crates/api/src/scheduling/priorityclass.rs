@@ -23,10 +23,14 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Value", "integer", "The priority."),
-    Column::new("Global-Default", "boolean", "Whether pods without a class get it."),
+    Column::new("Value", "integer", "The priority value of the class."),
+    Column::new(
+        "Global-Default",
+        "boolean",
+        "Whether this is the default for pods without a priority class.",
+    ),
     AGE,
-    Column::wide("PreemptionPolicy", "string", "Whether its pods may push others out."),
+    Column::wide("PreemptionPolicy", "string", "The policy for preempting pods with lower priority."),
 ];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {

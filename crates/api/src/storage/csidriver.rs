@@ -24,12 +24,28 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("AttachRequired", "boolean", "Whether volumes are attached before they are mounted."),
-    Column::new("PodInfoOnMount", "boolean", "Whether it is told about the pod."),
-    Column::new("StorageCapacity", "boolean", "Whether it says how much room there is."),
-    Column::new("TokenRequests", "string", "The audiences of the tokens it gets."),
-    Column::new("RequiresRepublish", "boolean", "Whether volumes are published again and again."),
-    Column::new("Modes", "string", "How volumes come into being."),
+    Column::new(
+        "AttachRequired",
+        "boolean",
+        "Whether volumes of the driver must be attached before they are mounted.",
+    ),
+    Column::new(
+        "PodInfoOnMount",
+        "boolean",
+        "Whether the driver requires pod information when it mounts a volume.",
+    ),
+    Column::new("StorageCapacity", "boolean", "Whether the driver publishes its storage capacity."),
+    Column::new(
+        "TokenRequests",
+        "string",
+        "The audiences of the service account tokens that the driver requires.",
+    ),
+    Column::new(
+        "RequiresRepublish",
+        "boolean",
+        "Whether the driver requires NodePublishVolume to be called periodically.",
+    ),
+    Column::new("Modes", "string", "The volume lifecycle modes that the driver supports."),
     AGE,
 ];
 

@@ -23,7 +23,8 @@ pub const RESOURCE: Resource = Resource {
     ..Resource::stored(api::CSINode::RESOURCE, "CSINodeList", "csinode", &Rules)
 };
 
-const COLUMNS: &[Column] = &[NAME, Column::new("Drivers", "integer", "How many drivers the node has."), AGE];
+const COLUMNS: &[Column] =
+    &[NAME, Column::new("Drivers", "integer", "The number of CSI drivers on the node."), AGE];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     let o = object.typed::<api::CSINode>().unwrap_or_default();

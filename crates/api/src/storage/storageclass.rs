@@ -28,10 +28,10 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Provisioner", "string", "Who makes the volumes."),
-    Column::new("ReclaimPolicy", "string", "What happens to a volume when its claim goes."),
-    Column::new("VolumeBindingMode", "string", "When a claim is bound."),
-    Column::new("AllowVolumeExpansion", "string", "Whether volumes may grow."),
+    Column::new("Provisioner", "string", "The provisioner of the volumes."),
+    Column::new("ReclaimPolicy", "string", "The reclaim policy of provisioned volumes."),
+    Column::new("VolumeBindingMode", "string", "When claims are bound and volumes are provisioned."),
+    Column::new("AllowVolumeExpansion", "string", "Whether volumes can be expanded."),
     AGE,
 ];
 

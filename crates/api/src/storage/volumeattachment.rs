@@ -24,10 +24,13 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column { format: "name", ..Column::new("Attacher", "string", "Who attaches it.") },
-    Column::new("PV", "string", "The volume."),
-    Column::new("Node", "string", "The node."),
-    Column::new("Attached", "boolean", "Whether it is attached now."),
+    Column {
+        format: "name",
+        ..Column::new("Attacher", "string", "The CSI driver that attaches the volume.")
+    },
+    Column::new("PV", "string", "The name of the attached volume."),
+    Column::new("Node", "string", "The node that the volume is attached to."),
+    Column::new("Attached", "boolean", "Whether the volume is attached."),
     AGE,
 ];
 

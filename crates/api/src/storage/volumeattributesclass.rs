@@ -24,7 +24,7 @@ pub const RESOURCE: Resource = Resource {
     )
 };
 
-const COLUMNS: &[Column] = &[NAME, Column::new("DriverName", "string", "Whose volumes it is about."), AGE];
+const COLUMNS: &[Column] = &[NAME, Column::new("DriverName", "string", "The CSI driver of the class."), AGE];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     let o = object.typed::<api::VolumeAttributesClass>().unwrap_or_default();

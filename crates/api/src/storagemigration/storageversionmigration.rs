@@ -29,8 +29,8 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     Column { format: "", ..NAME },
-    Column::new("Resource", "string", "The resource whose objects are written anew."),
-    Column::new("Status", "string", "How far that is."),
+    Column::new("Resource", "string", "The resource that is migrated."),
+    Column::new("Status", "string", "The status of the migration."),
 ];
 
 const STATES: [&str; 3] = ["Running", "Succeeded", "Failed"];

@@ -10,14 +10,14 @@ use crate::table::{self, AGE, NAME};
 
 pub const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Ready", "string", "Containers that are ready, of all that should run."),
-    Column::new("Status", "string", "What the pod is doing, in one word."),
-    Column::new("Restarts", "string", "How often containers were restarted, and when last."),
+    Column::new("Ready", "string", "The number of ready containers out of all containers of the pod."),
+    Column::new("Status", "string", "The aggregate status of the containers in the pod."),
+    Column::new("Restarts", "string", "The number of container restarts, and the time since the last one."),
     AGE,
-    Column::wide("IP", "string", "The pod's address."),
-    Column::wide("Node", "string", "The node it runs on."),
-    Column::wide("Nominated Node", "string", "The node that is being made free for it."),
-    Column::wide("Readiness Gates", "string", "Additional conditions that hold, of those asked for."),
+    Column::wide("IP", "string", "The IP address of the pod."),
+    Column::wide("Node", "string", "The node that the pod is bound to."),
+    Column::wide("Nominated Node", "string", "The node nominated for the pod by preemption."),
+    Column::wide("Readiness Gates", "string", "The number of readiness gates that are met out of all."),
 ];
 
 pub fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {

@@ -37,12 +37,12 @@ pub const RESOURCE: Resource = Resource {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    Column::new("Type", "string", "How it is reached."),
-    Column::new("Cluster-IP", "string", "Its address inside the cluster."),
-    Column::new("External-IP", "string", "Its addresses outside."),
-    Column::new("Port(s)", "string", "Its ports, with node ports."),
+    Column::new("Type", "string", "The type of the service."),
+    Column::new("Cluster-IP", "string", "The cluster IP address of the service."),
+    Column::new("External-IP", "string", "The external addresses of the service."),
+    Column::new("Port(s)", "string", "The ports of the service, with node ports."),
     AGE,
-    Column::wide("Selector", "string", "Which pods are behind it."),
+    Column::wide("Selector", "string", "The label selector for the pods."),
 ];
 
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
