@@ -24,76 +24,78 @@ const SLICES: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 
 knarr_apimachinery::metric_families! {
     HpaReconciliations, Counter, "horizontal_pod_autoscaler_controller_reconciliations_total", ["action", "error"],
-        "Looks at HorizontalPodAutoscalers.";
+        "Number of reconciliations of HorizontalPodAutoscalers.";
     HpaSeconds, Histogram(HPA_SECONDS), "horizontal_pod_autoscaler_controller_reconciliation_duration_seconds",
-        ["action", "error"], "How long a look at a HorizontalPodAutoscaler takes, in seconds.";
+        ["action", "error"], "Time to reconcile a HorizontalPodAutoscaler, in seconds.";
     Hpas, Gauge, "horizontal_pod_autoscaler_controller_num_horizontal_pod_autoscalers", [],
-        "HorizontalPodAutoscalers.";
+        "Number of HorizontalPodAutoscalers.";
     HpaDesired, Gauge, "horizontal_pod_autoscaler_controller_desired_replicas", ["namespace", "hpa_name"],
-        "Pods that a HorizontalPodAutoscaler asks for.";
+        "Number of pods that a HorizontalPodAutoscaler wants.";
     NodeEvictions, Counter, "node_collector_evictions_total", ["zone"],
-        "Nodes whose pods were told to leave because nobody hears of them.";
+        "Number of node evictions: nodes tainted because they are not ready or unreachable.";
     TaintDeletions, Counter, "taint_eviction_controller_pod_deletions_total", [],
-        "Pods deleted for taints of their nodes.";
+        "Number of pods deleted because of taints of their nodes.";
     TaintDeletionSeconds, Histogram(EVICTION_SECONDS), "taint_eviction_controller_pod_deletion_duration_seconds", [],
         "Time from when a taint of a node took effect until the pod was deleted, in seconds.";
     ZoneHealth, Gauge, "node_collector_zone_health", ["zone"], "Ready nodes of each zone, in percent.";
-    ZoneSize, Gauge, "node_collector_zone_size", ["zone"], "Nodes of each zone.";
-    ZoneUnhealthy, Gauge, "node_collector_unhealthy_nodes_in_zone", ["zone"], "Nodes of each zone that are not ready.";
-    JobSyncs, Counter, "job_controller_job_syncs_total", ["completion_mode", "result", "action"], "Looks at Jobs.";
+    ZoneSize, Gauge, "node_collector_zone_size", ["zone"], "Number of nodes of each zone.";
+    ZoneUnhealthy, Gauge, "node_collector_unhealthy_nodes_in_zone", ["zone"], "Number of unready nodes of each zone.";
+    JobSyncs, Counter, "job_controller_job_syncs_total", ["completion_mode", "result", "action"],
+        "Number of reconciliations of Jobs.";
     JobSyncSeconds, Histogram(SYNC_SECONDS), "job_controller_job_sync_duration_seconds",
-        ["completion_mode", "result", "action"], "How long a look at a Job takes, in seconds.";
+        ["completion_mode", "result", "action"], "Time to reconcile a Job, in seconds.";
     JobsFinished, Counter, "job_controller_jobs_finished_total", ["completion_mode", "result", "reason"],
-        "Jobs that have ended.";
+        "Number of finished Jobs.";
     JobPodsFinished, Counter, "job_controller_job_pods_finished_total", ["completion_mode", "result"],
-        "Pods that have ended and are counted.";
+        "Number of finished pods of Jobs that were counted.";
     JobFinishedIndexes, Counter, "job_controller_job_finished_indexes_total", ["status", "backoffLimit"],
-        "Indexes that are done or given up.";
+        "Number of completion indexes that succeeded or failed.";
     ForcedDetaches, Counter, "attach_detach_controller_attachdetach_controller_forced_detaches", ["reason"],
-        "Volumes taken from nodes that may still use them, by why: a time ran out, or the node is out of service.";
+        "Number of forced detaches of volumes, by reason: timeout, or out-of-service taint of the node.";
     PodGcDeletions, Counter, "pod_gc_collector_force_delete_pods_total", ["namespace", "reason"],
-        "Pods that the pod garbage collector has deleted, by why.";
+        "Number of pods deleted by the pod garbage collector, by reason.";
     PodGcErrors, Counter, "pod_gc_collector_force_delete_pod_errors_total", ["namespace", "reason"],
-        "Pods that the pod garbage collector could not delete, by why.";
+        "Number of pods that the pod garbage collector could not delete, by reason.";
     CronJobSkew, Histogram(SKEW_SECONDS), "cronjob_controller_job_creation_skew_duration_seconds", [],
         "Time from when a CronJob was due until its Job was created, in seconds.";
     DeviceTaintEvictions, Counter, "device_taint_eviction_controller_pod_deletions_total", [],
-        "Pods deleted for taints of their devices.";
+        "Number of pods deleted because of taints of their devices.";
     DeviceTaintEvictionSeconds, Histogram(EVICTION_SECONDS),
         "device_taint_eviction_controller_pod_deletion_duration_seconds", [],
         "Time from when a taint of a device took effect until the pod was deleted, in seconds.";
-    EndpointsDesired, Gauge, "endpoint_slice_controller_endpoints_desired", [], "Endpoints in all EndpointSlices.";
-    EndpointSlices, Gauge, "endpoint_slice_controller_num_endpoint_slices", [], "EndpointSlices.";
+    EndpointsDesired, Gauge, "endpoint_slice_controller_endpoints_desired", [],
+        "Number of endpoints in all EndpointSlices.";
+    EndpointSlices, Gauge, "endpoint_slice_controller_num_endpoint_slices", [], "Number of EndpointSlices.";
     EndpointSlicesDesired, Gauge, "endpoint_slice_controller_desired_endpoint_slices", [],
-        "EndpointSlices that there would be if all were as full as can be.";
+        "Number of EndpointSlices with perfect packing of endpoints.";
     EndpointSliceChanges, Counter, "endpoint_slice_controller_changes", ["operation"],
-        "EndpointSlices created, updated and deleted.";
+        "Number of EndpointSlices created, updated and deleted.";
     EndpointSliceSyncs, Counter, "endpoint_slice_controller_syncs", ["result"],
-        "Looks at Services: done, failed, or put off because earlier writes do not show yet.";
+        "Number of reconciliations of Services, by result: success, error, or stale (the informer lacks own writes).";
     EndpointsAdded, Histogram(ENDPOINTS), "endpoint_slice_controller_endpoints_added_per_sync", [],
-        "Endpoints that a look at a Service added.";
+        "Number of endpoints added in each reconciliation of a Service.";
     EndpointsRemoved, Histogram(ENDPOINTS), "endpoint_slice_controller_endpoints_removed_per_sync", [],
-        "Endpoints that a look at a Service removed.";
+        "Number of endpoints removed in each reconciliation of a Service.";
     EndpointSlicesChanged, Histogram(SLICES), "endpoint_slice_controller_endpointslices_changed_per_sync",
-        ["topology", "traffic_distribution"], "EndpointSlices that a look at a Service changed.";
+        ["topology", "traffic_distribution"], "Number of EndpointSlices changed in each reconciliation of a Service.";
     MirroredAdded, Histogram(ENDPOINTS), "endpoint_slice_mirroring_controller_endpoints_added_per_sync", [],
-        "Endpoints that a look at Endpoints added to mirrored slices.";
+        "Number of endpoints added to mirrored slices in each reconciliation.";
     MirroredUpdated, Histogram(ENDPOINTS), "endpoint_slice_mirroring_controller_endpoints_updated_per_sync", [],
-        "Endpoints that a look at Endpoints changed in mirrored slices.";
+        "Number of endpoints updated in mirrored slices in each reconciliation.";
     MirroredRemoved, Histogram(ENDPOINTS), "endpoint_slice_mirroring_controller_endpoints_removed_per_sync", [],
-        "Endpoints that a look at Endpoints removed from mirrored slices.";
+        "Number of endpoints removed from mirrored slices in each reconciliation.";
     MirroredSkipped, Histogram(ENDPOINTS), "endpoint_slice_mirroring_controller_addresses_skipped_per_sync", [],
-        "Addresses of Endpoints that are not mirrored, being too many or none.";
+        "Number of addresses that are not mirrored, because there are too many or they are invalid.";
     MirroredChanges, Counter, "endpoint_slice_mirroring_controller_changes", ["operation"],
-        "Mirrored EndpointSlices created, updated and deleted.";
+        "Number of mirrored EndpointSlices created, updated and deleted.";
     ServicesByTrafficDistribution, Gauge, "endpoint_slice_controller_services_count_by_traffic_distribution",
-        ["traffic_distribution"], "Services that ask for a traffic distribution.";
+        ["traffic_distribution"], "Number of Services with a traffic distribution.";
     RetroactiveClasses, Counter, "retroactive_storageclass_total", [],
-        "Claims without a class that were given the default one later.";
+        "Number of claims without a class that were assigned the default class later.";
     RetroactiveClassErrors, Counter, "retroactive_storageclass_errors_total", [],
-        "Claims that could not be given the default class later.";
+        "Number of failures to assign the default class to a claim later.";
     ResourceClaims, Gauge, "dynamic_resource_allocation_resource_claims", ["admin_access", "allocated", "source"],
-        "ResourceClaims, by whether they are allocated, by admin access, and by what they were made from.";
+        "Number of ResourceClaims, by allocation, admin access and source.";
 }
 
 static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::new(FAMILIES));

@@ -44,8 +44,9 @@ pub struct Settings {
     pub certificate_lifetime: Duration,
     /// Never detaches volumes from unresponsive nodes unless these have the out-of-service taint.
     pub never_force_detach: bool,
-    /// How many endpoints a slice holds at most; the next field: how many of a subset are mirrored at most.
+    /// How many endpoints a slice holds at most.
     pub max_endpoints_per_slice: usize,
+    /// How many endpoints of a subset are mirrored at most.
     pub max_mirrored_per_subset: usize,
     /// How often all quotas are recalculated.
     pub quota_resync: Duration,

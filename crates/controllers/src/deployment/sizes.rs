@@ -142,7 +142,7 @@ pub fn scale(deployment: &Deployment, sets: &[ReplicaSet], newest: Option<usize>
 }
 
 /// Reports whether the set's annotations have the Deployment's current size, or it has no pods and none are needed. A
-/// controller that was stopped between two sets has left the old size on one, which would count as scaling for ever.
+/// controller that was stopped between two sets has left the old size on one, which would count as scaling forever.
 fn is_noted(deployment: &Deployment, set: &ReplicaSet) -> bool {
     let desired = number_annotation(&set.metadata, DESIRED_REPLICAS);
     replicas(set) == 0 || desired.is_none_or(|d| d == wanted(deployment))

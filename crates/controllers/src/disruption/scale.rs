@@ -82,7 +82,7 @@ impl Scales {
             other => other?,
         };
         let scale: Value =
-            serde_json::from_slice(&body).map_err(|e| Error::Protocol(format!("no Scale: {e}")))?;
+            serde_json::from_slice(&body).map_err(|e| Error::Protocol(format!("invalid Scale: {e}")))?;
         let same = scale["metadata"]["uid"].as_str() == Some(&owner.uid);
         // Zero is omitted in JSON.
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);

@@ -51,7 +51,7 @@ pub fn claim<K: Kind>(owner: &K, object: &ObjectMeta, matches: bool) -> Claim {
 pub async fn still_owns<K: Kind>(client: &Client, owner: &K) -> Result<()> {
     let live = client.get::<K>(owner.namespace(), owner.name()).await?;
     if live.uid() != owner.uid() {
-        return Err(Error::Protocol(format!("{} is another one now", owner.key())));
+        return Err(Error::Protocol(format!("{} was replaced by another object of its name", owner.key())));
     }
     match live.meta().deletion_timestamp {
         Some(_) => Err(Error::Protocol(format!("{} is being deleted", owner.key()))),
