@@ -100,18 +100,22 @@ knarr_apimachinery::metric_families! {
 
 static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::new(FAMILIES));
 
+/// Adds `n` to a counter or gauge.
 pub fn add(metric: Metric, labels: &[&str], n: f64) {
     REGISTRY.add(metric as usize, labels, n);
 }
 
+/// Records a value in a histogram.
 pub fn record(metric: Metric, labels: &[&str], value: f64) {
     REGISTRY.record(metric as usize, labels, value);
 }
 
+/// Sets a gauge.
 pub fn set(metric: Metric, labels: &[&str], value: f64) {
     REGISTRY.set(metric as usize, labels, value);
 }
 
+/// Removes all label values of a metric.
 pub fn clear(metric: Metric) {
     REGISTRY.clear(metric as usize);
 }

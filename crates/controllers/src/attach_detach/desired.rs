@@ -25,6 +25,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
+    /// Returns the name of the volume in a node's status.
     pub fn unique_name(&self) -> String {
         names::unique_name(&self.driver, &self.handle)
     }

@@ -20,6 +20,7 @@ struct State {
     waiting: BTreeSet<String>,
 }
 
+/// The state kept between passes, behind a lock.
 #[derive(Default)]
 pub struct Memory(Mutex<State>);
 
@@ -28,20 +29,24 @@ impl Memory {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Records that a pod wants the attachment.
     pub fn wanted(&self, attachment: &str) {
         self.lock().unwanted.remove(attachment);
     }
 
+    /// Returns how long no pod has wanted the attachment, counted from the first call.
     pub fn unwanted_for(&self, attachment: &str, now: Duration) -> Duration {
         let since = *self.lock().unwanted.entry(attachment.to_owned()).or_insert(now);
         now.saturating_sub(since)
     }
 
+    /// Returns how long the attachment has been pending, counted from the first call.
     pub fn pending_for(&self, attachment: &str, now: Duration) -> Duration {
         let since = *self.lock().pending.entry(attachment.to_owned()).or_insert(now);
         now.saturating_sub(since)
     }
 
+    /// Restarts the time for which the attachment is pending.
     pub fn wait_anew(&self, attachment: &str, now: Duration) {
         self.lock().pending.insert(attachment.to_owned(), now);
     }
@@ -55,20 +60,24 @@ impl Memory {
         state.messages.insert(about.to_owned(), text.to_owned()).as_deref() != Some(text)
     }
 
+    /// Records the resourceVersion of an own write.
     pub fn wrote(&self, version: Option<&str>) {
         let version = version.and_then(|v| v.parse().ok()).unwrap_or(0);
         let mut state = self.lock();
         state.last_write = state.last_write.max(version);
     }
 
+    /// Returns the highest resourceVersion of own writes.
     pub fn last_write(&self) -> u64 {
         self.lock().last_write
     }
 
+    /// Adds a node to those that wait for the informer.
     pub fn wait(&self, node: &str) {
         self.lock().waiting.insert(node.to_owned());
     }
 
+    /// Takes all nodes that wait for the informer.
     pub fn take_waiting(&self) -> BTreeSet<String> {
         std::mem::take(&mut self.lock().waiting)
     }

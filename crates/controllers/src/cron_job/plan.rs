@@ -22,8 +22,10 @@ const MANY: usize = 100;
 /// How long after its scheduled time a job is created, so that small clock differences do not matter.
 const SLACK: Duration = Duration::from_millis(100);
 
+/// An event: type, reason, message.
 pub type Note = (EventType, &'static str, String);
 
+/// The steps to carry out, and the new status.
 #[derive(Debug, Default)]
 pub struct Plan {
     pub status: CronJobStatus,

@@ -115,6 +115,7 @@ impl<'v> View<'v> {
         self.nodes.iter().filter(|n| fit(self.pod, n) == Fit::Run).count() as i32
     }
 
+    /// Reports whether the update strategy is RollingUpdate.
     pub fn is_rolling(&self) -> bool {
         let strategy = self.set.spec.update_strategy.as_ref();
         strategy.and_then(|s| s.type_.as_deref()).unwrap_or("RollingUpdate") == "RollingUpdate"
@@ -259,6 +260,7 @@ impl<'v> View<'v> {
         Some((new, old))
     }
 
+    /// Computes the status from nodes and pods.
     pub fn status(&self, collisions: i32) -> DaemonSetStatus {
         let mut status =
             DaemonSetStatus { observed_generation: self.set.metadata.generation, ..Default::default() };

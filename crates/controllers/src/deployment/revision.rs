@@ -30,10 +30,12 @@ const MAX_HISTORY: usize = 2000;
 /// The revisionHistoryLimit that keeps everything.
 const KEEP_ALL: i32 = i32::MAX;
 
+/// Returns the number in an annotation, if it parses.
 pub fn number_annotation(meta: &ObjectMeta, key: &str) -> Option<i32> {
     meta.annotations.as_ref()?.get(key)?.parse().ok()
 }
 
+/// Returns the revision in the annotation; 0 if there is none.
 pub fn revision(meta: &ObjectMeta) -> i64 {
     meta.annotations.as_ref().and_then(|a| a.get(REVISION)?.parse().ok()).unwrap_or(0)
 }
@@ -42,6 +44,7 @@ fn template_of(deployment: &Deployment) -> PodTemplateSpec {
     deployment.spec.template.clone()
 }
 
+/// Returns the template without the hash label, for comparisons.
 pub fn without_hash(template: &PodTemplateSpec) -> PodTemplateSpec {
     let mut template = template.clone();
     let meta = template.metadata.get_or_insert_default();

@@ -14,10 +14,12 @@ pub struct Resize {
     pub replicas: i32,
 }
 
+/// Returns the wanted number of pods.
 pub fn wanted(deployment: &Deployment) -> i32 {
     deployment.spec.replicas.unwrap_or(1)
 }
 
+/// Returns the size in the set's spec.
 pub fn replicas(set: &ReplicaSet) -> i32 {
     set.spec.replicas.unwrap_or(1)
 }
@@ -34,6 +36,7 @@ pub fn is_observed(set: &ReplicaSet) -> bool {
     set.status.as_ref().and_then(|s| s.observed_generation) >= set.metadata.generation
 }
 
+/// Reports whether the update strategy is RollingUpdate.
 pub fn is_rolling(deployment: &Deployment) -> bool {
     let strategy = deployment.spec.strategy.as_ref();
     strategy.and_then(|s| s.type_.as_deref()).unwrap_or("RollingUpdate") == "RollingUpdate"

@@ -21,6 +21,7 @@ fn count(n: usize, one: &str, several: &str) -> String {
     if n == 1 { format!("1 {one}") } else { format!("{n} {several}") }
 }
 
+/// Returns the rule's condition EvictionInProgress.
 pub fn known(rule: &DeviceTaintRule) -> Option<&Condition> {
     let conditions = rule.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     conditions.iter().find(|c| c.type_ == EVICTION_IN_PROGRESS)

@@ -71,6 +71,7 @@ pub fn expected(budget: &PodDisruptionBudget, pods: &[Arc<Pod>], scales: &HashMa
     }
 }
 
+/// Evaluates the budget against its pods.
 pub fn outcome(
     budget: &PodDisruptionBudget,
     pods: &[Arc<Pod>],

@@ -20,6 +20,7 @@ struct State {
     services: HashMap<ObjectKey, Counts>,
 }
 
+/// The Services with topology hints, behind a lock.
 #[derive(Default)]
 pub struct Hinted(Mutex<State>);
 
@@ -58,6 +59,7 @@ impl Hinted {
         }
     }
 
+    /// Drops a Service that was deleted.
     pub fn forget(&self, service: &ObjectKey) {
         self.lock().services.remove(service);
     }

@@ -24,6 +24,7 @@ pub const MANAGER: &str = "endpointslice-controller.k8s.io";
 pub const ZONE: &str = "topology.kubernetes.io/zone";
 const HEADLESS: &str = "service.kubernetes.io/headless";
 
+/// The slices to create, update and delete.
 #[derive(Debug, Default, PartialEq)]
 pub struct Plan {
     pub create: Vec<EndpointSlice>,

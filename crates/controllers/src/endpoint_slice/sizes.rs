@@ -52,6 +52,7 @@ impl State {
     }
 }
 
+/// The numbers of all Services, behind a lock.
 #[derive(Default)]
 pub struct AllSizes(Mutex<State>);
 
@@ -61,6 +62,7 @@ impl AllSizes {
         self.replace(&service.key(), Some(sizes(service, plan, most)));
     }
 
+    /// Drops a Service that was deleted.
     pub fn forget(&self, service: &ObjectKey) {
         self.replace(service, None);
     }

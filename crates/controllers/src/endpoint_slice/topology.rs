@@ -39,6 +39,7 @@ pub enum NoHints {
     Zone,
 }
 
+/// Reports whether the Service requests topology hints.
 pub fn is_asked_for(service: &Service) -> bool {
     let annotations = service.metadata.annotations.as_ref();
     let mode = ANNOTATIONS.iter().find_map(|key| annotations?.get(*key));

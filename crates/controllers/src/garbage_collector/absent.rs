@@ -7,6 +7,7 @@ use super::identity::Identity;
 /// A uid is never reused, so entries never become wrong; the oldest are dropped for new ones.
 const CAPACITY: usize = 500;
 
+/// The cached identities, oldest first.
 #[derive(Debug, Default)]
 pub struct AbsentOwners {
     known: HashSet<Identity>,

@@ -13,6 +13,7 @@ use crate::support::discovery::Discovery;
 /// How often a write that conflicts with other writers is attempted.
 const ATTEMPTS: u32 = 5;
 
+/// Why an object could not be collected.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]

@@ -19,6 +19,7 @@ use crate::support::discovery::Discovery;
 /// How many patches of dependents run concurrently.
 const BATCH: usize = 16;
 
+/// The work items of the queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Work {
     /// Delete the object if none of its owners exists.
@@ -34,6 +35,7 @@ pub struct Names {
     pub kind: Arc<str>,
 }
 
+/// The graph with the queue of objects to check.
 pub struct Collector {
     cx: Arc<Context>,
     pub queue: Arc<WorkQueue<Work>>,
@@ -113,6 +115,7 @@ impl Collector {
         }
     }
 
+    /// Handles one work item; an error requeues it.
     pub async fn work(&self, work: Work) -> Result<()> {
         let result = match work {
             Work::Delete(uid) => self.attempt_to_delete(&uid).await,

@@ -13,6 +13,7 @@ pub enum Owner {
     Waiting,
 }
 
+/// What to do with an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Keep,

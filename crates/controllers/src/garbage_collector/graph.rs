@@ -62,6 +62,7 @@ pub struct View {
     pub blocking: Vec<(Uid, bool)>,
 }
 
+/// The nodes by uid.
 #[derive(Debug, Default)]
 pub struct Graph {
     nodes: HashMap<Uid, Node>,

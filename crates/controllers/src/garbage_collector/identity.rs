@@ -101,10 +101,12 @@ impl Meta {
         self.finalizers.iter().any(|f| f == finalizer)
     }
 
+    /// Reports whether the object is in foreground deletion.
     pub fn deletes_dependents(&self) -> bool {
         self.being_deleted && self.has_finalizer(FOREGROUND)
     }
 
+    /// Reports whether the object is being deleted and its dependents are to be orphaned.
     pub fn orphans_dependents(&self) -> bool {
         self.being_deleted && self.has_finalizer(ORPHAN)
     }

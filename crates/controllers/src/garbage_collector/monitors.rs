@@ -35,6 +35,7 @@ struct Monitor {
     running: Option<CancellationToken>,
 }
 
+/// The watches of all monitored resources.
 pub struct Monitors {
     cx: Arc<Context>,
     collector: Arc<Collector>,

@@ -80,6 +80,7 @@ impl Input<'_> {
         }
     }
 
+    /// Evaluates one metric of the spec.
     pub async fn metric(&self, spec: &MetricSpec) -> Result<Found, Failure> {
         match spec.type_.as_str() {
             "Resource" => self.resource(spec).await,

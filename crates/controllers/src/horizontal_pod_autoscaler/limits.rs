@@ -65,6 +65,7 @@ pub struct Direction {
     policies: Vec<HPAScalingPolicy>,
 }
 
+/// The scaling rules of both directions.
 #[derive(Debug, Clone)]
 pub struct Rules {
     up: Direction,

@@ -23,6 +23,7 @@ const EXTERNAL: &str = "/apis/external.metrics.k8s.io/v1beta1";
 /// The versions of the custom metrics API, most preferred first.
 const CUSTOM: [&str; 2] = ["v1beta2", "v1beta1"];
 
+/// Queries the metrics APIs.
 pub struct Source<'a> {
     pub client: &'a Client,
     pub namespace: &'a str,
@@ -100,6 +101,7 @@ fn selector_of(metric: &MetricIdentifier) -> Result<String, String> {
 }
 
 impl Source<'_> {
+    /// Returns the usage of a resource by the selected pods, or by one container of each.
     pub async fn resource(&self, resource: &str, container: &str, selector: &str) -> Result<Metrics, String> {
         let path =
             format!("{RESOURCE}/namespaces/{}/pods?labelSelector={}", self.namespace, encoded(selector));
@@ -126,6 +128,7 @@ impl Source<'_> {
         Err(wrong("no custom metrics API (custom.metrics.k8s.io) registered"))
     }
 
+    /// Returns a custom metric of the selected pods.
     pub async fn pods(&self, metric: &MetricIdentifier, selector: &str) -> Result<Metrics, String> {
         let of_metric = selector_of(metric)?;
         let list = self
@@ -148,6 +151,7 @@ impl Source<'_> {
         Ok(list["items"].as_array().into_iter().flatten().filter_map(value).collect())
     }
 
+    /// Returns a custom metric of one object.
     pub async fn object(
         &self,
         metric: &MetricIdentifier,

@@ -425,7 +425,8 @@ impl Controller {
 
     async fn read(&self, path: &str) -> Result<Value> {
         let body = self.cx.client.call(Method::GET, path.to_owned(), None, Bytes::new()).await?;
-        serde_json::from_slice(&body).map_err(|e| knarr_client::Error::Protocol(format!("invalid Scale: {e}")))
+        serde_json::from_slice(&body)
+            .map_err(|e| knarr_client::Error::Protocol(format!("invalid Scale: {e}")))
     }
 
     async fn rescale(&self, mut scale: Scale, replicas: i32) -> Result<(), String> {

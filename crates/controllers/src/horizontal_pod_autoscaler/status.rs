@@ -23,6 +23,7 @@ impl Draft {
         Self { status: hpa.status.clone().unwrap_or_default(), generation: hpa.metadata.generation, now }
     }
 
+    /// Sets a condition; the transition time changes only with its status.
     pub fn condition(&mut self, type_: &str, holds: bool, reason: &str, message: impl Into<String>) {
         let all = self.status.conditions.get_or_insert_default();
         let status = if holds { "True" } else { "False" };

@@ -49,6 +49,7 @@ fn within(time: Timestamp, for_: SignedDuration, now: Timestamp) -> bool {
     time.checked_add(for_).is_ok_and(|end| end > now)
 }
 
+/// Reports whether the candidate has not renewed for too long.
 pub fn is_expired(candidate: &LeaseCandidate, now: Timestamp) -> bool {
     renewed(candidate).is_none_or(|at| at.checked_add(VALID).is_ok_and(|end| end < now))
 }
@@ -92,6 +93,7 @@ fn strategy(candidates: &[Arc<LeaseCandidate>]) -> Option<String> {
     agreed.then_some(strategy)
 }
 
+/// Reports whether the lease has expired.
 pub fn is_over(lease: &LeaseSpec, now: Timestamp) -> bool {
     let end = lease.renew_time.as_ref().zip(lease.lease_duration_seconds);
     end.is_none_or(|(at, seconds)| !within(at.0, SignedDuration::from_secs(seconds.into()), now))

@@ -109,6 +109,7 @@ pub fn folder(claim: &PersistentVolumeClaim) -> String {
     name.chars().take(255).collect()
 }
 
+/// Makes the volume of a claim, with a required affinity for the node.
 pub fn volume(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
@@ -161,11 +162,13 @@ pub fn volume(
     }
 }
 
+/// Reports whether this provisioner made the volume.
 pub fn is_ours(volume: &PersistentVolume) -> bool {
     let annotations = volume.metadata.annotations.as_ref();
     annotations.and_then(|a| a.get(PROVISIONED_BY)).is_some_and(|by| by == PROVISIONER)
 }
 
+/// What to do with a volume.
 #[derive(Debug, PartialEq)]
 pub enum Reclaim {
     Keep,

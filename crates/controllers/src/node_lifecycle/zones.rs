@@ -91,6 +91,7 @@ pub fn zone_of(node: &Node) -> String {
 }
 
 impl Zones {
+    /// Records a node's zone and readiness. Nodes that are excluded from disruption by their label do not count.
     pub fn observe(&mut self, name: &str, node: &Node) {
         self.forget(name);
         if node.metadata.labels.as_ref().is_some_and(|l| l.contains_key(EXCLUDED)) {
@@ -102,6 +103,7 @@ impl Zones {
         self.nodes.insert(name.to_owned(), (zone, ready));
     }
 
+    /// Drops a node.
     pub fn forget(&mut self, name: &str) {
         let Some((zone, ready)) = self.nodes.remove(name) else { return };
         if let Some(count) = self.counts.get_mut(&zone) {

@@ -42,6 +42,7 @@ fn mode(mode: Option<&String>) -> &str {
     mode.map_or("Filesystem", String::as_str)
 }
 
+/// Reports whether the volume modes differ.
 pub fn modes_differ(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let of_volume = volume.spec.as_ref().and_then(|s| s.volume_mode.as_ref());
     mode(of_volume) != mode(claim.spec.as_ref().and_then(|s| s.volume_mode.as_ref()))

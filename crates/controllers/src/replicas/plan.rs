@@ -11,6 +11,7 @@ use crate::support::pod_state::{deletion_order, is_active, is_available, is_read
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
+/// The pods to create or delete.
 #[derive(Debug, PartialEq)]
 pub enum Plan<'p> {
     Enough,

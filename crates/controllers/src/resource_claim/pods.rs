@@ -27,6 +27,7 @@ fn extended(pod: &Pod) -> Option<&str> {
     Some(&status.resource_claim_name)
 }
 
+/// Reports whether the pod uses claims.
 pub fn has_claims(pod: &Pod) -> bool {
     !claims(pod).is_empty() || extended(pod).is_some()
 }
@@ -61,6 +62,7 @@ pub fn claim_names(pod: &Pod) -> impl Iterator<Item = &str> {
     named.chain(extended(pod))
 }
 
+/// Returns the names of the templates of the pod's claims.
 pub fn template_names(pod: &Pod) -> impl Iterator<Item = &str> {
     claims(pod).iter().filter_map(|claim| claim.resource_claim_template_name.as_deref())
 }

@@ -17,6 +17,7 @@ pub fn start(set: &StatefulSet) -> i32 {
     set.spec.ordinals.as_ref().and_then(|o| o.start).unwrap_or(0)
 }
 
+/// Returns the wanted number of pods.
 pub fn wanted(set: &StatefulSet) -> i32 {
     set.spec.replicas.unwrap_or(1)
 }
@@ -26,6 +27,7 @@ pub fn in_range(set: &StatefulSet, ordinal: i32) -> bool {
     ordinal >= start(set) && ordinal < start(set).saturating_add(wanted(set))
 }
 
+/// Returns the name of the pod with this ordinal.
 pub fn pod_name(set: &StatefulSet, ordinal: i32) -> String {
     format!("{}-{ordinal}", set.name())
 }
@@ -37,6 +39,7 @@ pub fn ordinal(set: &StatefulSet, pod: &Pod) -> Option<i32> {
     number.parse().ok().filter(|_| plain)
 }
 
+/// Returns the name of the pod's revision, from its label.
 pub fn revision(pod: &Pod) -> &str {
     pod.metadata.labels.as_ref().and_then(|l| l.get(REVISION_LABEL)).map_or("", String::as_str)
 }

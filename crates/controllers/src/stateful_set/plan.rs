@@ -22,6 +22,7 @@ pub struct View<'v> {
     pub now: Timestamp,
 }
 
+/// One step to carry out.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action<'v> {
     /// Create the pod with this ordinal, from the update revision or the current one.
@@ -38,6 +39,7 @@ pub enum Action<'v> {
     Delete(&'v Pod, Why),
 }
 
+/// Why a pod is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
     Failed,
@@ -60,10 +62,12 @@ fn is_running_and_ready(pod: &Pod) -> bool {
     phase(pod) == "Running" && is_ready(pod)
 }
 
+/// Reports whether the pod management policy is Parallel.
 pub fn is_parallel(set: &StatefulSet) -> bool {
     set.spec.pod_management_policy.as_deref() == Some("Parallel")
 }
 
+/// Reports whether the update strategy is RollingUpdate.
 pub fn is_rolling(set: &StatefulSet) -> bool {
     let strategy = set.spec.update_strategy.as_ref();
     strategy.and_then(|s| s.type_.as_deref()).unwrap_or("RollingUpdate") == "RollingUpdate"

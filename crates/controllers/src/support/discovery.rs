@@ -174,6 +174,7 @@ impl Discovery {
         ))
     }
 
+    /// Returns the error about a group version that does not parse.
     pub fn malformed(&self) -> Option<&str> {
         self.malformed.as_deref()
     }

@@ -30,6 +30,7 @@ pub fn index_pods(pods: &Informer<Pod>) {
     pods.add_index(BY_NODE, |pod| node_of(pod).map(str::to_owned).into_iter().collect());
 }
 
+/// Returns the pods bound to the node; [`index_pods`] must have been called.
 pub fn pods_on(pods: &Lister<Pod>, node: &str) -> Vec<Arc<Pod>> {
     pods.by_index(BY_NODE, node)
 }

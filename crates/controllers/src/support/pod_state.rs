@@ -15,6 +15,7 @@ pub fn is_active(pod: &Pod) -> bool {
     !has_ended(pod) && pod.metadata.deletion_timestamp.is_none()
 }
 
+/// Reports whether the pod's phase is Succeeded or Failed.
 pub fn has_ended(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }

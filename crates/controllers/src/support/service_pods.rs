@@ -18,6 +18,7 @@ pub fn selector_of(service: &Service) -> Option<Selector> {
     spec.selector.as_ref().filter(|s| !s.is_empty()).map(Selector::from_labels)
 }
 
+/// Reports whether the Service publishes addresses of pods that are not ready.
 pub fn publishes_not_ready(service: &Service) -> bool {
     service.spec.as_ref().and_then(|s| s.publish_not_ready_addresses).unwrap_or(false)
 }

@@ -27,6 +27,7 @@ pub fn may_be_done(error: &Error) -> bool {
 }
 
 impl Written {
+    /// Records the resourceVersion of a write for this key.
     pub fn note(&self, key: &ObjectKey, meta: &ObjectMeta) {
         let version = meta.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0);
         let mut map = self.lock();
@@ -40,6 +41,7 @@ impl Written {
         self.lock().insert(key.clone(), UNKNOWN);
     }
 
+    /// Reports whether a write for this key has an unknown result.
     pub fn is_doubtful(&self, key: &ObjectKey) -> bool {
         self.lock().get(key) == Some(&UNKNOWN)
     }
@@ -78,6 +80,7 @@ impl Written {
 pub struct Deleted(Mutex<HashMap<ObjectKey, BTreeSet<(ObjectKey, String)>>>);
 
 impl Deleted {
+    /// Records that a pod was deleted for this key.
     pub fn note(&self, key: &ObjectKey, pod: ObjectKey, uid: &str) {
         self.lock().entry(key.clone()).or_default().insert((pod, uid.to_owned()));
     }
