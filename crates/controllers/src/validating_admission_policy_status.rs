@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_changed_policy_is_looked_at_once() {
+    fn a_changed_policy_is_checked_once() {
         let mut policy: ValidatingAdmissionPolicy = serde_json::from_value(json!({
             "metadata": {"name": "p", "generation": 2},
             "spec": {

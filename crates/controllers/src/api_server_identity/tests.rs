@@ -51,7 +51,7 @@ fn the_name_is_upstreams() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_done_is_told_and_only_then() {
+async fn each_step_is_reported_after_it_is_done() {
     let world = World::new(&[Lease::RESOURCE, StorageVersion::RESOURCE]);
     let done: Arc<Mutex<Vec<Done>>> = Arc::default();
     let (noted, stop) = (Arc::clone(&done), CancellationToken::new());
@@ -103,7 +103,7 @@ async fn what_was_heard_of_last_over_an_hour_ago_is_cleared_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn storage_versions_are_told_by_servers_and_forgotten_with_them() {
+async fn storage_versions_are_recorded_by_servers_and_removed_with_them() {
     let world = World::new(&[Lease::RESOURCE, StorageVersion::RESOURCE]);
     STORAGE_VERSION_API.set(true);
     world.start(&DESCRIPTOR);

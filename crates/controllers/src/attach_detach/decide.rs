@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_is_told() {
+    fn the_volumes_attached_of_a_node() {
         let attachment = |handle: &str, attached: bool, deleted: bool| -> Arc<VolumeAttachment> {
             let mut value = json!({"metadata": {"name": names::attachment_name("d", handle, "n")},
                 "spec": {"attacher": "d", "nodeName": "n", "source": {}}, "status": {"attached": attached}});
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_volume_is_told_within_the_namespace() {
+    fn pods_with_the_volume_are_named_within_the_namespace() {
         let pod = |name: &str, namespace: &str| -> Arc<Pod> {
             let value = json!({"metadata": {"name": name, "namespace": namespace}});
             Arc::new(serde_json::from_value(value).unwrap())

@@ -149,7 +149,7 @@ async fn nodes_that_are_gone_lose_their_volumes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_attaches() {
+async fn a_missing_attacher_is_reported() {
     let world = world();
     world.start(&DESCRIPTOR);
     add_pod(&world, "p", "a");

@@ -80,7 +80,7 @@ async fn a_nodes_request_is_approved_signed_and_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_for_an_address_waits_for_somebody_to_vouch_for_it() {
+async fn a_request_for_an_address_waits_until_the_address_is_verified() {
     let world = world();
     request(&world, "a", &["n1", "10.0.0.1"]);
     // The addresses in the node's own status are not enough.
@@ -104,7 +104,7 @@ async fn a_request_for_an_address_waits_for_somebody_to_vouch_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_decides_goes_after_a_day() {
+async fn undecided_requests_are_deleted_after_a_day() {
     let world = world();
     request(&world, "a", &["somebody-else"]);
     world.pass(86_390.0).await;

@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn schedules_that_cannot_be_kept_are_told() {
+    fn schedules_that_cannot_be_kept_get_events() {
         let now = at("2026-01-01T01:00:00Z");
         for (schedule, reason, started) in [
             ("TZ=Asia/Kolkata 30 6 * * *", "UnsupportedSchedule", true),

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tied_pod_tells_its_node() {
+    fn node_of_finds_the_affinity() {
         let mut pod = pod_of(&set(json!({})));
         assert_eq!(node_of(&pod), None);
         tie(&mut pod, "n7");

@@ -191,7 +191,7 @@ async fn a_failed_pod_is_replaced_with_growing_patience() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_of_no_node_and_ended_ones_are_in_nobodys_way() {
+async fn pods_of_no_node_and_ended_ones_block_no_creation() {
     let trial = Trial::new(&["n1"], set("v1", json!({}))).await;
     trial.start_pods().await;
     let bare: Pod = serde_json::from_value(json!({"metadata": {"name": "bare", "namespace": "ns",

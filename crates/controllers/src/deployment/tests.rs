@@ -22,7 +22,7 @@ async fn world(deployment: &Deployment) -> World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_set_that_cannot_be_made_is_told_of() {
+async fn a_set_that_cannot_be_created_is_reported() {
     let world = world(&named("web")).await;
     world.api.guard(|request, _| {
         let makes = request.method == Method::POST && request.path.ends_with("/replicasets");

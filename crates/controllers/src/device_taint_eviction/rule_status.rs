@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_tell_how_far_it_is() {
+    fn conditions_report_the_progress() {
         let counts = |pending_pods, pending_namespaces, evicted_pods| Counts {
             pending_pods,
             pending_namespaces,

@@ -100,7 +100,7 @@ async fn taints_in_slices_count_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_without_effect_tells_what_it_would_do() {
+async fn a_rule_without_effect_reports_what_it_would_do() {
     let world = world(None);
     world.api.add(&rule("None"));
     world.start(&DESCRIPTOR);

@@ -72,7 +72,7 @@ async fn a_budget_follows_its_pods_and_the_scale_of_their_deployment() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_was_told_to_go_and_did_not_is_a_pod_like_others_again() {
+async fn a_stale_disruption_condition_is_reset() {
     let world = World::new(KINDS);
     let client = world.api.client();
     let pod = |name: &str, reason: &str| -> Pod {
@@ -110,7 +110,7 @@ async fn a_budget_that_asks_for_nothing_allows_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_with_several_budgets_is_told() {
+async fn a_pod_with_several_budgets_gets_an_event() {
     let world = World::new(KINDS);
     world.start(&DESCRIPTOR);
     for name in ["a", "b"] {

@@ -95,7 +95,7 @@ fn zones_get_what_their_nodes_need() {
 }
 
 #[test]
-fn good_hints_stay_and_bad_ones_are_made_anew() {
+fn good_hints_stay_and_bad_ones_are_recomputed() {
     let even = shares(&[("a", "1"), ("b", "1")]);
     let mut first = Plan { create: vec![slice(&[("a", 3), ("b", 3)])], ..Plan::default() };
     hint(&mut first, even.as_ref()).unwrap();

@@ -44,7 +44,7 @@ fn uids(names: &[&str]) -> Vec<Uid> {
 }
 
 #[test]
-fn an_unseen_owner_is_looked_for_and_its_absence_ends_its_dependents() {
+fn an_unseen_owner_is_read_and_its_absence_deletes_its_dependents() {
     let mut graph = Graph::default();
     assert_eq!(graph.upsert(&object("a/pod"), &owned(&["set"])).delete, uids(&["set"]));
     assert!(!graph.view("set").unwrap().observed);

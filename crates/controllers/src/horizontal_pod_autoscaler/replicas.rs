@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_tell_nothing() {
+    fn pods_without_usable_metrics() {
         let mut pods = three();
         // One pod's metric is missing: it counts as 0 when scaling up and as 100 percent when scaling down.
         let up =

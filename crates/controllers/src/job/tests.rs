@@ -229,7 +229,7 @@ async fn policies_decide_early() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_without_its_job_is_let_go() {
+async fn a_pod_without_its_job_loses_its_finalizer() {
     let trial = Trial::new(json!({})).await;
     let mut stray = trial.world.api.all::<Pod>().remove(0);
     stray.metadata.name = Some("stray".into());

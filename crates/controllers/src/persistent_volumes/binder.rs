@@ -590,7 +590,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_second_volume_of_a_claim_is_let_go() {
+    async fn a_second_volume_of_a_claim_is_released() {
         let world = world_of(&[]).await;
         let client = world.api.client();
         client.create(&volume("first", "1Gi")).await.unwrap();

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_waits_is_told_once() {
+    async fn the_event_is_emitted_once() {
         let world = World::new(&[PersistentVolumeClaim::RESOURCE, ApiEvent::RESOURCE]);
         let bound = json!({"phase": "Bound", "capacity": {"storage": "1Gi"}});
         world.api.add(&claim("1Gi", bound.clone()));

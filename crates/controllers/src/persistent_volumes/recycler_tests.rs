@@ -137,7 +137,7 @@ async fn what_could_not_be_emptied_is_tried_again_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_emptied_before_the_volume_is_looked_at_as_it_is_now() {
+async fn nothing_is_scrubbed_before_a_live_read_of_the_volume() {
     let world = released().await;
     world.api.guard(|request, _| {
         let asked = request.method == http::Method::GET && request.path.ends_with("/persistentvolumes/v");

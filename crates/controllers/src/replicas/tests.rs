@@ -70,7 +70,7 @@ async fn who_may_not_adopt_creates_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deletion_that_somebody_refuses_is_told_and_tried_again() {
+async fn a_refused_deletion_is_recorded_and_retried() {
     let (world, client) = world();
     client.create(&set(2)).await.unwrap();
     world.start(&REPLICA_SET);

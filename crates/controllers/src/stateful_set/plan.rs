@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_replaces_the_pods_the_update_is_complete() {
+    fn the_update_completes_whatever_replaces_the_pods() {
         let set = set(json!({"replicas": 1, "updateStrategy": {"type": "OnDelete"}}));
         let pods = [pod(&set, "0 new ready")];
         let view = View { set: &set, pods: &pods, current: "old", update: "new", now: Timestamp::UNIX_EPOCH };

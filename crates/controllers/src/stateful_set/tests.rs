@@ -143,7 +143,7 @@ async fn an_update_goes_from_the_highest_ordinal_down_to_the_partition_and_back_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_pod_is_made_anew_under_its_name() {
+async fn a_failed_pod_is_recreated_under_its_name() {
     let trial = Trial::new(json!({"replicas": 1})).await;
     let mut pod: Pod = trial.client.get("ns", "w-0").await.unwrap();
     let uid = pod.metadata.uid.clone();
@@ -188,7 +188,7 @@ async fn a_set_that_goes_leaves_the_owners_of_its_claims_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_is_not_named_like_the_sets_is_let_go() {
+async fn a_pod_with_a_foreign_name_is_released() {
     let trial = Trial::new(json!({"replicas": 1})).await;
     let mut other: Pod = trial.client.get("ns", "w-0").await.unwrap();
     other.metadata.name = Some("w-zero".to_owned());

@@ -40,7 +40,7 @@ async fn all_objects_are_written_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resource_that_nobody_serves_fails_after_a_minute() {
+async fn a_resource_that_is_not_served_fails_after_a_minute() {
     let world = world("things");
     world.start(&DESCRIPTOR);
     world.pass(30.0).await;

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_in_upstreams_words() {
+    fn failures_have_upstreams_text() {
         let mut found = Discovery::default();
         found.failed.insert("metrics.k8s.io/v1beta1".into(), "down".into());
         assert_eq!(
