@@ -1,4 +1,4 @@
-//! Who the API server takes us for, and what it lets us do.
+//! Asks the API server which user it takes this process for, and what that user may do.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use knarr_client::http::HttpTransport;
 use knarr_client::kubeconfig::Access;
 use knarr_client::{Client, Error};
 
-/// An authenticated user.
+/// A user as the API server authenticated it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct User {
     pub name: String,
@@ -22,7 +22,7 @@ pub struct User {
 }
 
 impl User {
-    /// The name of the node that it is.
+    /// Returns the node's name if the user is a node.
     pub fn node(&self) -> Option<&str> {
         let node = self.name.strip_prefix(NODE_USER_PREFIX).filter(|n| !n.is_empty());
         node.filter(|_| self.groups.iter().any(|g| g == NODES_GROUP))
@@ -34,14 +34,14 @@ pub fn client(access: &Access, clock: &Arc<dyn Clock>, manager: &str) -> Result<
     Ok(Client::new(Arc::new(transport), Arc::clone(clock), manager))
 }
 
-/// Asks the API server.
+/// Asks the API server which user the client's credentials belong to.
 pub async fn who_am_i(client: &Client) -> Result<User, Error> {
     let review: SelfSubjectReview = client.create(&SelfSubjectReview::default()).await?;
     let info = review.status.and_then(|s| s.user_info).unwrap_or_default();
     Ok(User { name: info.username.unwrap_or_default(), groups: info.groups.unwrap_or_default() })
 }
 
-/// What went wrong at the first request, and what to do about it.
+/// Explains why the first request failed, and what to do about it.
 pub fn explained(error: Error, access: &Access, file: &Path) -> anyhow::Error {
     let file = file.display();
     let advice = match &error {
@@ -68,7 +68,7 @@ fn is_loopback(server: &str) -> bool {
     rest.starts_with("127.") || rest.starts_with("localhost") || rest.starts_with("[::1]")
 }
 
-/// Whether the client may do this, everywhere.
+/// Asks the API server whether the client may do this in all namespaces.
 pub async fn may(client: &Client, verb: &str, group: &str, resource: &str) -> Result<bool> {
     let attributes = ResourceAttributes {
         group: Some(group.to_owned()),
@@ -82,7 +82,7 @@ pub async fn may(client: &Client, verb: &str, group: &str, resource: &str) -> Re
     Ok(review.status.is_some_and(|s| s.allowed))
 }
 
-/// Fails if the node may not see what service proxy, DNS and routes need.
+/// Fails if the node may not read what the service proxy, the name server and the routes need.
 pub async fn check_rights(client: &Client, node: &str) -> Result<()> {
     for (group, resource) in [("", "services"), ("", "nodes"), ("discovery.k8s.io", "endpointslices")] {
         if !may(client, "list", group, resource).await? {

@@ -1,5 +1,5 @@
-//! What every cluster starts with beside the API server's own objects: the Service of the cluster DNS, the storage
-//! class of the built-in provisioner.
+//! Objects that every cluster starts with besides those of the API server: the Service of the cluster DNS and
+//! the storage class of the built-in provisioner.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use knarr_api::storage::storageclass::DEFAULT_CLASS;
 use knarr_client::transport::ListOptions;
 use knarr_client::{Client, Result};
 
-/// Tells every service proxy, ours and foreign ones, to leave the Service alone: each node's name server answers on
-/// the address itself.
+/// This label makes every service proxy, ours and others, ignore the Service: the name server of each node
+/// answers on the address itself.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 
-/// Makes the `kube-dns` Service unless it is there.
+/// Creates the `kube-dns` Service if it is missing.
 pub async fn ensure_dns_service(client: &Client, address: Ipv4Addr) -> Result<()> {
     let service = dns_service(address);
     match client.create(&service).await {
@@ -26,13 +26,14 @@ pub async fn ensure_dns_service(client: &Client, address: Ipv4Addr) -> Result<()
     }
 }
 
-/// An existing Service keeps its address allocated, which a server may find before it finds the name taken.
+/// Decides whether the address is allocated to the existing Service: a server may find that conflict before
+/// it finds that the name is taken.
 async fn is_taken_by_it(client: &Client, error: &knarr_client::Error, service: &Service) -> bool {
     let invalid = error.status().is_some_and(|s| s.reason() == "Invalid");
     invalid && client.get::<Service>(service.namespace(), service.name()).await.is_ok()
 }
 
-/// Makes the storage class `local-path` unless it is there; it is the default one unless there is another.
+/// Creates the storage class `local-path` if it is missing. It is the default class if no other class is.
 pub async fn ensure_storage_class(client: &Client) -> Result<()> {
     let (known, _) = client.list::<StorageClass>(None, &ListOptions::default()).await?;
     let is_default = |c: &Arc<StorageClass>| {

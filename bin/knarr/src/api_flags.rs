@@ -1,4 +1,4 @@
-//! The API server's flags under upstream's names, and the configuration that they ask for.
+//! The API server's flags under upstream's names, and the configuration that they select.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,13 +19,13 @@ use crate::shown_flags::ShownFlags;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "API server")]
 pub struct ApiArgs {
-    /// Lets requests in that no authenticator rejects, as system:anonymous; by default only for health checks
+    /// Treat requests that no authenticator rejects as system:anonymous; by default only health checks
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     anonymous_auth: Option<bool>,
     /// File of static tokens: token,user,uid,"group1,group2"
     #[arg(long, value_name = "FILE")]
     token_auth_file: Option<PathBuf>,
-    /// Accepts bootstrap tokens: Secrets of type bootstrap.kubernetes.io/token in kube-system
+    /// Accept bootstrap tokens: Secrets of type bootstrap.kubernetes.io/token in kube-system
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     enable_bootstrap_token_auth: bool,
     /// AuthenticationConfiguration with JWT issuers and anonymous conditions
@@ -34,7 +34,7 @@ pub struct ApiArgs {
     /// Kubeconfig of a webhook that reviews tokens
     #[arg(long, value_name = "FILE")]
     authentication_token_webhook_config_file: Option<PathBuf>,
-    /// How long its answers are kept
+    /// How long to cache its answers
     #[arg(long, value_name = "DURATION", default_value = "2m0s", value_parser = duration)]
     authentication_token_webhook_cache_ttl: Duration,
     /// Version of the TokenReviews sent to it
@@ -43,22 +43,22 @@ pub struct ApiArgs {
     /// URL of an OpenID issuer
     #[arg(long, value_name = "URL", default_value = "")]
     oidc_issuer_url: String,
-    /// Client that its tokens must be issued for
+    /// Client that the issuer's tokens must be issued for
     #[arg(long, value_name = "ID", default_value = "")]
     oidc_client_id: String,
     /// Authorities that sign the issuer's certificate
     #[arg(long, value_name = "FILE")]
     oidc_ca_file: Option<PathBuf>,
-    /// Claim that is the user's name
+    /// Claim that holds the user's name
     #[arg(long, value_name = "CLAIM", default_value = "sub")]
     oidc_username_claim: String,
-    /// What is put before it; "-" for nothing
+    /// Prefix of user names; "-" for none
     #[arg(long, value_name = "PREFIX")]
     oidc_username_prefix: Option<String>,
     /// Claim that holds the user's groups
     #[arg(long, value_name = "CLAIM", default_value = "")]
     oidc_groups_claim: String,
-    /// What is put before each of them
+    /// Prefix of group names
     #[arg(long, value_name = "PREFIX", default_value = "")]
     oidc_groups_prefix: String,
     /// Claim that a token must have, key=value
@@ -67,13 +67,13 @@ pub struct ApiArgs {
     /// Algorithms that tokens may be signed with
     #[arg(long, value_name = "ALG", value_delimiter = ',', default_value = "RS256")]
     oidc_signing_algs: Vec<String>,
-    /// Authorities of client certificates, read again when the file changes; besides the cluster's own
+    /// Authorities that sign client certificates, besides the cluster's own; read again when the file changes
     #[arg(long, value_name = "FILE")]
     client_ca_file: Option<PathBuf>,
-    /// Authorities of proxies that authenticate for us
+    /// Authorities that sign the certificates of authenticating proxies
     #[arg(long, value_name = "FILE")]
     requestheader_client_ca_file: Option<PathBuf>,
-    /// Common names that such a proxy may have; none: any
+    /// Common names that such proxies may have; any name if empty
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     requestheader_allowed_names: Vec<String>,
     #[arg(long, value_name = "HEADER", value_delimiter = ',', default_value = "X-Remote-User")]
@@ -84,31 +84,31 @@ pub struct ApiArgs {
     requestheader_group_headers: Vec<String>,
     #[arg(long, value_name = "PREFIX", value_delimiter = ',', default_value = "X-Remote-Extra-")]
     requestheader_extra_headers_prefix: Vec<String>,
-    /// Issuer of service-account tokens; further ones are accepted as well
+    /// Issuer of service account tokens; tokens of further issuers are accepted too
     #[arg(long, value_name = "URL")]
     service_account_issuer: Vec<String>,
-    /// Key that signs service-account tokens
+    /// Key that signs service account tokens
     #[arg(long, value_name = "FILE")]
     service_account_signing_key_file: Option<PathBuf>,
-    /// Keys that service-account tokens may be signed with
+    /// Keys that verify service account tokens
     #[arg(long, value_name = "FILE")]
     service_account_key_file: Vec<PathBuf>,
-    /// Where the public keys are found, for the discovery document
+    /// URL of the public keys, for the discovery document
     #[arg(long, value_name = "URL", default_value = "")]
     service_account_jwks_uri: String,
-    /// The longest life of a service-account token
+    /// Longest lifetime of a service account token
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     service_account_max_token_expiration: Option<Duration>,
-    /// Gives projected tokens a year, for clients that do not read them again
+    /// Issue projected tokens for a year, for clients that do not read them again
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     service_account_extend_token_expiration: bool,
-    /// Audiences that tokens must name one of
+    /// Audiences of which tokens must name at least one
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     api_audiences: Vec<String>,
     /// AlwaysAllow, AlwaysDeny, Node, RBAC, Webhook
     #[arg(long, value_name = "MODE", value_delimiter = ',', default_value = "Node,RBAC")]
     authorization_mode: Vec<String>,
-    /// AuthorizationConfiguration in place of the modes
+    /// AuthorizationConfiguration, in place of the modes
     #[arg(long, value_name = "FILE")]
     authorization_config: Option<PathBuf>,
     /// Kubeconfig of a webhook that authorizes
@@ -120,13 +120,13 @@ pub struct ApiArgs {
     authorization_webhook_cache_authorized_ttl: Duration,
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     authorization_webhook_cache_unauthorized_ttl: Duration,
-    /// Audit policy; without it nothing is audited
+    /// Audit policy; nothing is audited without one
     #[arg(long, value_name = "FILE")]
     audit_policy_file: Option<PathBuf>,
-    /// Where audit events are written; "-" for standard output
+    /// File to write audit events to; "-" for standard output
     #[arg(long, value_name = "FILE")]
     audit_log_path: Option<PathBuf>,
-    /// Size in MiB at which the audit log is set aside
+    /// Size in MiB at which the audit log is rotated
     #[arg(long, value_name = "MIB", default_value_t = 0)]
     audit_log_maxsize: u64,
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
@@ -135,10 +135,10 @@ pub struct ApiArgs {
     audit_log_maxage: u32,
     #[arg(long)]
     audit_log_compress: bool,
-    /// blocking; batch: requests do not wait; blocking-strict: requests fail that cannot be written down
+    /// blocking; batch: requests do not wait; blocking-strict: requests that cannot be logged fail
     #[arg(long, value_name = "MODE", default_value = "blocking")]
     audit_log_mode: String,
-    /// Events that may wait in batch mode
+    /// Events that are buffered in batch mode
     #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
     audit_log_batch_buffer_size: usize,
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
@@ -151,23 +151,24 @@ pub struct ApiArgs {
     audit_log_batch_throttle_qps: f64,
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     audit_log_batch_throttle_burst: u32,
-    /// json, or legacy: a line of text without objects
+    /// json, or legacy: one line of text without objects
     #[arg(long, value_name = "FORMAT", default_value = "json", value_parser = ["json", "legacy"])]
     audit_log_format: String,
     #[arg(long, value_name = "VERSION", default_value = "audit.k8s.io/v1", value_parser = ["audit.k8s.io/v1"])]
     audit_log_version: String,
-    /// Cut events and batches that are too large
+    /// Truncate events and batches that are too large
     #[arg(long)]
     audit_log_truncate_enabled: bool,
     #[arg(long, value_name = "BYTES", default_value_t = 10 << 20)]
     audit_log_truncate_max_batch_size: usize,
-    /// Larger events lose their objects
+    /// Size in bytes above which an event loses its objects
     #[arg(long, value_name = "BYTES", default_value_t = 100 << 10)]
     audit_log_truncate_max_event_size: usize,
-    /// Kubeconfig of a webhook that audit events are sent to
+    /// Kubeconfig of a webhook that receives audit events
     #[arg(long, value_name = "FILE")]
     audit_webhook_config_file: Option<PathBuf>,
-    /// batch: requests do not wait; blocking; blocking-strict: requests fail whose arrival the webhook does not take
+    /// batch: requests do not wait; blocking; blocking-strict: requests fail if the webhook does not accept
+    /// their RequestReceived event
     #[arg(long, value_name = "MODE", default_value = "batch")]
     audit_webhook_mode: String,
     #[arg(long, value_name = "VERSION", default_value = "audit.k8s.io/v1", value_parser = ["audit.k8s.io/v1"])]
@@ -186,79 +187,79 @@ pub struct ApiArgs {
     audit_webhook_batch_max_wait: Duration,
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     audit_webhook_batch_throttle_enable: bool,
-    /// Batches a second
+    /// Batches per second
     #[arg(long, value_name = "COUNT", default_value_t = 10.0)]
     audit_webhook_batch_throttle_qps: f64,
-    /// Batches at once
+    /// Batches in one burst
     #[arg(long, value_name = "COUNT", default_value_t = 15)]
     audit_webhook_batch_throttle_burst: u32,
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
     audit_webhook_initial_backoff: Duration,
-    /// EncryptionConfiguration: what is encrypted in the store
+    /// EncryptionConfiguration: which resources to encrypt in the store
     #[arg(long, value_name = "FILE")]
     encryption_provider_config: Option<PathBuf>,
-    /// Reads it again when it changes
+    /// Read it again when it changes
     #[arg(long)]
     encryption_provider_config_automatic_reload: bool,
-    /// A=true,B=false
+    /// Feature gates, such as A=true,B=false
     #[arg(long, value_name = "GATES", default_value = "")]
     feature_gates: String,
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     enable_priority_and_fairness: bool,
-    /// Reading requests at a time
+    /// Read-only requests in flight
     #[arg(long, value_name = "COUNT", default_value_t = 400)]
     max_requests_inflight: usize,
-    /// Writing requests at a time
+    /// Mutating requests in flight
     #[arg(long, value_name = "COUNT", default_value_t = 200)]
     max_mutating_requests_inflight: usize,
-    /// Connections at a time, as far as the limit of open files allows them
+    /// Concurrent connections, as far as the limit of open files allows
     #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
     max_connections: usize,
-    /// Connections at a time from one address that is not this machine's own
+    /// Concurrent connections from one address other than this machine's own
     #[arg(long, value_name = "COUNT", default_value_t = 1_000)]
     max_connections_per_address: usize,
-    /// Requests at a time over one HTTP/2 connection; 0 for the default of 100
+    /// Concurrent requests of one HTTP/2 connection; 0 for the default of 100
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     http2_max_streams_per_connection: u32,
     /// How long a request may take
     #[arg(long, value_name = "DURATION", default_value = "1m0s", value_parser = duration)]
     request_timeout: Duration,
-    /// How long events are kept
+    /// How long to keep events
     #[arg(long, value_name = "DURATION", default_value = "1h0m0s", value_parser = duration)]
     event_ttl: Duration,
-    /// How likely a request is to end its connection
+    /// Probability that a request ends its connection
     #[arg(long, value_name = "0..0.02", default_value_t = 0.0)]
     goaway_chance: f64,
-    /// How long the server goes on after it has become unready
+    /// How long to keep serving after the server has become unready
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
     shutdown_delay_duration: Duration,
-    /// Certificate to serve with, read again when the file changes
+    /// Serving certificate, read again when the file changes
     #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
     tls_cert_file: Option<PathBuf>,
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     tls_private_key_file: Option<PathBuf>,
 }
 
-/// Connections get one in so many of the files that the process may open.
+/// Connections may take this fraction (one in N) of the files that the process may open.
 const OPEN_FILES_SHARE: u64 = 2;
 
 /// The feature gate of pod groups.
 pub const GENERIC_WORKLOAD: &str = "GenericWorkload";
-/// The feature gate with which the API server elects the holders of leases.
+/// The feature gate with which the API server elects the holders of leases (coordinated leader election).
 pub const COORDINATED_LEADER_ELECTION: &str = "CoordinatedLeaderElection";
-/// The feature gate with which API servers keep a lease that tells others of them.
+/// The feature gate with which each API server keeps a lease that makes it known to the others.
 pub const API_SERVER_IDENTITY: &str = "APIServerIdentity";
-/// The feature gate with which API servers tell in which versions they store resources.
+/// The feature gate with which API servers record in which versions they store resources.
 pub const STORAGE_VERSION_API: &str = "StorageVersionAPI";
 
-/// The features with what `--feature-gates` says of them.
+/// Returns the features as `--feature-gates` sets them.
 pub fn features(text: &str) -> Result<Features> {
     let mut features = Features::default();
     features.set(text).map_err(|e| anyhow::anyhow!("--feature-gates: {e}"))?;
     Ok(features)
 }
 
-/// `1h30m`, `90s`, `500ms`: as Go writes durations.
+/// Parses a duration in Go's form: `1h30m`, `90s`, `500ms`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("time: invalid duration {text:?}");
     if text == "0" {
@@ -285,17 +286,17 @@ fn read(path: &Path) -> Result<String> {
 }
 
 impl ApiArgs {
-    /// The features that are on.
+    /// Returns the features as the flags set them.
     pub fn features(&self) -> Result<Features> {
         features(&self.feature_gates)
     }
 
-    /// The file that says how values are encrypted.
+    /// Returns the file that configures encryption at rest.
     pub fn encryption_config(&self) -> Option<&Path> {
         self.encryption_provider_config.as_deref()
     }
 
-    /// Sets what the flags ask for.
+    /// Sets the configuration that the flags select.
     pub fn apply(&self, config: &mut Config) -> Result<()> {
         self.service_accounts(config)?;
         config.authentication = self.authentication(config)?;
@@ -306,7 +307,7 @@ impl ApiArgs {
             reload: self.encryption_provider_config_automatic_reload,
         };
         if let Some(file) = &self.client_ca_file {
-            // The cluster's own components keep their certificates.
+            // Client certificates of the cluster's own components stay accepted.
             config.client_ca_file = Some(file.clone());
         }
         if let (Some(certificate), Some(key)) = (&self.tls_cert_file, &self.tls_private_key_file) {
@@ -338,7 +339,7 @@ impl ApiArgs {
         Ok(())
     }
 
-    /// What peers may take of the listener of a process that may open so many files.
+    /// Returns the limits on peers of the listener, for a process that may open `open_files` files.
     fn connection_limits(&self, open_files: u64) -> Result<Limits> {
         let (connections, per_address) = (self.max_connections, self.max_connections_per_address);
         if connections == 0 || per_address == 0 {
@@ -351,7 +352,7 @@ impl ApiArgs {
         Ok(limits.within_open_files(open_files, OPEN_FILES_SHARE))
     }
 
-    /// Files with certificates that somebody else renews.
+    /// Returns the certificate files that an external process renews.
     pub fn certificate_files(&self) -> Vec<PathBuf> {
         let files = [
             &self.tls_cert_file,
@@ -369,7 +370,7 @@ impl ApiArgs {
         }
         if let Some(file) = &self.service_account_signing_key_file {
             let own = std::mem::replace(&mut config.service_accounts.key_pem, read(file)?);
-            // Tokens that were signed before stay valid.
+            // Tokens that the cluster's own key signed before stay valid.
             config.service_accounts.public_keys_pem.push(own);
         }
         for file in &self.service_account_key_file {
@@ -522,7 +523,7 @@ impl ApiArgs {
     }
 }
 
-/// Whether requests wait for the backend, and whether they need it.
+/// Returns whether requests wait for the backend, and whether they fail when the backend fails.
 fn audit_mode(backend: &str, mode: &str) -> Result<(bool, bool)> {
     match mode {
         "batch" => Ok((false, false)),

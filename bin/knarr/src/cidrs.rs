@@ -1,10 +1,10 @@
-//! Ranges of addresses, as flags give them.
+//! Address ranges in the form in which flags give them.
 
 use std::net::Ipv4Addr;
 
 use anyhow::{Result, bail};
 
-/// An IPv4 prefix of at most `longest` bits, with its host bits zero.
+/// Parses an IPv4 prefix of at most `longest` bits whose host bits are zero.
 pub fn parse_cidr(option: &str, text: &str, longest: u8) -> Result<(Ipv4Addr, u8)> {
     let parsed =
         text.split_once('/').and_then(|(a, p)| Some((a.parse::<Ipv4Addr>().ok()?, p.parse::<u8>().ok()?)));

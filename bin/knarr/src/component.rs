@@ -1,5 +1,5 @@
-//! A part of the control plane in a process of its own: its access to the API server, and the lease that lets one of
-//! several such processes act.
+//! A component of the control plane in its own process: its access to the API server, and the lease that
+//! makes one of several such processes active.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ pub struct ComponentArgs {
     /// Access to the API server
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Act only while holding a lease, so that several of these may run [default: true]
+    /// Act only while holding a lease, so that several replicas may run [default: true]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     leader_elect: Option<bool>,
     /// Namespace of the lease [default: kube-system]
@@ -44,48 +44,48 @@ pub struct ComponentArgs {
     /// Name of the lease [default: the component's]
     #[arg(long, value_name = "NAME")]
     leader_elect_resource_name: Option<String>,
-    /// After how long without a sign others take a lease over [default: 15s]
+    /// How long others wait for a renewal before they take the lease over [default: 15s]
     #[arg(long, value_name = "DURATION", value_parser = api_flags::duration)]
     leader_elect_lease_duration: Option<Duration>,
-    /// For how long the holder tries to renew its lease before it gives up [default: 10s]
+    /// How long the holder tries to renew its lease before it gives up [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = api_flags::duration)]
     leader_elect_renew_deadline: Option<Duration>,
-    /// How long to wait between two attempts to take or to renew the lease [default: 2s]
+    /// How long to wait between attempts to acquire or renew the lease [default: 2s]
     #[arg(long, value_name = "DURATION", value_parser = api_flags::duration)]
     leader_elect_retry_period: Option<Duration>,
-    /// Features to switch on or off, as the API server has them: `GenericWorkload=true`
+    /// Feature gates, the same as those of the API server: `GenericWorkload=true`
     #[arg(long, default_value = "", value_name = "NAME=BOOL,...")]
     feature_gates: String,
     #[command(flatten)]
     serving: ServingArgs,
 }
 
-/// What a component is, to those who look at it.
+/// How a component identifies itself.
 #[derive(Clone, Copy)]
 pub struct Identity {
-    /// Its name towards the API, `kube-scheduler` for instance.
+    /// The name that it uses at the API, such as `kube-scheduler`.
     pub name: &'static str,
-    /// The port of its pages where none is given.
+    /// The default port of its pages.
     pub port: u16,
 }
 
-/// What a component shows of itself.
+/// What the pages of a component serve.
 pub struct Shown {
-    /// Checks of its health beside that of its lease.
+    /// Health checks besides that of the lease.
     pub checks: Box<dyn Fn() -> Vec<Check> + Send + Sync>,
-    /// Where the checks of its lease and of its tasks count.
+    /// The endpoints in which the checks of the lease and of the tasks take part.
     pub count_at: &'static [&'static str],
     pub metrics: Box<dyn Fn() -> String + Send + Sync>,
     pub config: Value,
 }
 
-/// A component that has reached its API server.
+/// A component that has contacted its API server.
 pub struct Component {
     pub access: Access,
     pub clock: Arc<dyn Clock>,
-    /// Under the kubeconfig's identity.
+    /// A client with the kubeconfig's identity.
     pub client: Client,
-    /// Whose tasks are shown among the checks of health.
+    /// The supervisor whose tasks are among the health checks.
     pub supervisor: Supervisor,
     name: &'static str,
     election: Option<LeaderElection>,
@@ -95,7 +95,7 @@ pub struct Component {
 }
 
 impl Component {
-    /// Takes the port and makes the first contact.
+    /// Binds the port and makes the first request to the API server.
     pub async fn start(args: &ComponentArgs, Identity { name, port }: Identity) -> Result<Self> {
         let features = api_flags::features(&args.feature_gates)?;
         features.notes().iter().for_each(|note| tracing::warn!("{note}"));
@@ -123,13 +123,14 @@ impl Component {
         Ok(Self { access, clock, client, supervisor, name, election, port, progress, kubeconfig: followed })
     }
 
-    /// The way to the API server for who brings an identity.
+    /// Returns the transport to the API server for clients that bring their own identity.
     pub fn without_identity(&self) -> Arc<Rotating> {
         self.kubeconfig.without_identity()
     }
 
-    /// Runs `work` until a signal: all the time, or while holding the lease. `work` ends with `until`, and
-    /// writes through clients under its leadership.
+    /// Runs `work` until a signal arrives: all the time, or only while this process holds the lease. `work`
+    /// ends when `until` of its leadership is cancelled, and writes through clients that are bound to that
+    /// leadership.
     pub async fn run<F, Fut>(mut self, shown: Shown, work: F) -> Result<()>
     where
         F: Fn(Leadership) -> Fut + Send + Sync + 'static,
@@ -151,7 +152,7 @@ impl Component {
         }
         let (client, election, until) = (self.client.clone(), self.election, stop.clone());
         let work = Arc::new(work);
-        // Parts of the work are tasks of their own; this is what is around them.
+        // Parts of the work are supervised tasks of their own; this task surrounds them.
         let running = self.supervisor.spawn(self.name, until, move |until| {
             let (client, election, work) = (client.clone(), election.clone(), Arc::clone(&work));
             async move {
@@ -196,11 +197,12 @@ impl Component {
     }
 }
 
-/// The durations of a lease, in the order of `--leader-elect-lease-duration`, `-renew-deadline`, `-retry-period`.
+/// The default durations of a lease, in the order of `--leader-elect-lease-duration`, `-renew-deadline`,
+/// `-retry-period`.
 const LEASE: [Duration; 3] = [Duration::from_secs(15), Duration::from_secs(10), Duration::from_secs(2)];
 
 impl ComponentArgs {
-    /// What a configuration file says where no flag does.
+    /// Takes values from a configuration file for flags that were not given.
     pub fn fill(&mut self, connection: &ClientConnection, lease: &ConfiguredLease) {
         let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let duration = |duration: GoDuration| Some(duration.get()).filter(|d| !d.is_zero());
@@ -234,7 +236,7 @@ impl ComponentArgs {
         ]
     }
 
-    /// The lease and the way to the API, as component configurations show them.
+    /// Returns the lease settings in the form of component configurations.
     pub fn lease_config(&self, name: &str) -> Value {
         let [lease, renew, retry] = self.durations().map(|duration| format!("{}s", duration.as_secs_f64()));
         json!({

@@ -30,17 +30,19 @@ use crate::pki::{Credentials, Pki, Subject};
 use crate::scheduler::{self, NAME, Stage};
 use crate::scheduling_questions::{LiveHealth, Questions};
 
-/// Who reads what questions about scheduling are answered from; the ClusterRole `knarr:questions` says what that is.
+/// The user that reads the data for answers about scheduling; the ClusterRole `knarr:questions` has its
+/// rights.
 pub const QUESTIONS: &str = "system:knarr:questions";
-/// Who makes what every cluster starts with; the roles `knarr:addons` say what that is.
+/// The user that creates the objects that every cluster starts with; the roles `knarr:addons` have its
+/// rights.
 pub const ADDONS: &str = "system:knarr:addons";
 
-/// The API server's certificates, by the names of their files.
+/// The name of the files of the API server's serving certificate.
 const SERVING: &str = "apiserver";
 const KUBELET_CLIENT: &str = "apiserver-kubelet-client";
 const FRONT_PROXY_CLIENT: &str = "front-proxy-client";
 
-/// What the control plane is told.
+/// The settings of the control plane.
 #[derive(Clone)]
 pub struct Options {
     pub node_name: String,
@@ -50,25 +52,25 @@ pub struct Options {
     pub cluster_cidr: String,
     pub node_cidr_mask_size: u8,
     pub cluster_domain: String,
-    /// Further names and addresses in the serving certificate.
+    /// Additional names and addresses of the serving certificate.
     pub tls_san: Vec<String>,
-    /// Which versions are served beside or without the usual ones.
+    /// API versions that are served besides, or removed from, the default ones.
     pub runtime_config: BTreeMap<String, String>,
-    /// Whether other servers work on the same store.
+    /// Whether other servers use the same store.
     pub shared_store: bool,
-    /// Which admission plugins run beside the usual ones, and which do not.
+    /// Admission plugins that are enabled besides the default ones, or disabled.
     pub admission: AdmissionConfig,
     pub scheduler: knarr_scheduler::config::Configuration,
-    /// What is set about controllers.
+    /// The settings of the controllers.
     pub controllers: Settings,
-    /// What this server's scheduler thinks of nodes, for whoever asks.
+    /// The health of nodes as this server's scheduler judges it, for answers about scheduling.
     pub health: Arc<LiveHealth>,
-    /// Runs what works on the cluster; its tasks are shown among the checks of the API server's health.
+    /// Runs the tasks of the control plane; they are among the API server's health checks.
     pub supervisor: Supervisor,
 }
 
 impl Options {
-    /// The n-th address of the service range: 1 is the API server's, 10 the cluster DNS's.
+    /// Returns the n-th address of the service range: 1 is the API server's, 10 the cluster DNS's.
     pub fn service_ip(&self, n: u32) -> Ipv4Addr {
         Ipv4Addr::from(u32::from(self.service_cidr.0) + n)
     }
@@ -78,7 +80,7 @@ fn keypair(credentials: Credentials) -> Keypair {
     Keypair { certificate_pem: credentials.certificate, key_pem: credentials.key }
 }
 
-/// The API server over the store, not yet serving.
+/// Builds the API server over the store. It does not serve yet.
 pub async fn api_server(
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
@@ -118,7 +120,7 @@ pub async fn api_server(
     Ok(server)
 }
 
-/// Makes what is near its end anew, in the files that the API server follows.
+/// Renews certificates that expire soon, in the files that the API server follows.
 pub fn renewed(pki: &Pki, options: &Options) -> Result<()> {
     serving_certificate(pki, options)?;
     kubelet_client(pki)?;
@@ -126,7 +128,7 @@ pub fn renewed(pki: &Pki, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The certificate with which the API server calls kubelets.
+/// Returns the client certificate with which the API server calls kubelets.
 fn kubelet_client(pki: &Pki) -> Result<Credentials> {
     pki.credentials(
         KUBELET_CLIENT,
@@ -141,7 +143,7 @@ fn kubelet_client(pki: &Pki) -> Result<Credentials> {
     )
 }
 
-/// What the kubelet of this process shows.
+/// Returns the serving certificate of this process's kubelet.
 pub fn node_serving(pki: &Pki, options: &Options) -> Result<Credentials> {
     let name = &options.node_name;
     pki.kubelet_serving()?.credentials(
@@ -157,8 +159,8 @@ pub fn node_serving(pki: &Pki, options: &Options) -> Result<Credentials> {
     )
 }
 
-/// The certificate with which the API server calls those that it aggregates, signed by an authority of its own: who
-/// holds one may say who a user is.
+/// Returns the client certificate with which the API server calls aggregated API servers. Its authority signs
+/// nothing else, because the holder of such a certificate may assert any user's identity.
 fn front_proxy_client(pki: &Pki) -> Result<Credentials> {
     pki.front_proxy()?.credentials(
         FRONT_PROXY_CLIENT,
@@ -173,7 +175,8 @@ fn front_proxy_client(pki: &Pki) -> Result<Credentials> {
     )
 }
 
-/// What `kubectl version` shows: the Kubernetes version that is served, and this program's own.
+/// Returns what `kubectl version` shows: the Kubernetes version that is served, and the version of this
+/// program.
 pub fn version() -> String {
     format!("{}+knarr.{}", knarr_apiserver::SYSTEM_VERSION, env!("CARGO_PKG_VERSION"))
 }
@@ -213,7 +216,7 @@ fn serving_certificate(pki: &Pki, options: &Options) -> Result<Credentials> {
     )
 }
 
-/// A client of the API server in this process, under the given name.
+/// Returns a client of the API server in this process that acts under the given name.
 pub fn client(
     server: &ApiServer,
     clock: &Arc<dyn Clock>,
@@ -224,13 +227,13 @@ pub fn client(
     Client::new(server.transport(UserInfo::new(user, groups)), Arc::clone(clock), manager)
 }
 
-/// The API server's own access, for what it keeps about itself and decides among others.
+/// Returns the API server's own client, for its identity lease and for the elections that it decides.
 pub fn own_client(server: &ApiServer, clock: &Arc<dyn Clock>, supervisor: &Supervisor) -> Client {
     let client = client(server, clock, "system:apiserver", &["system:masters"], "kube-apiserver");
     client.supervised_by(supervisor)
 }
 
-/// Elects among those who stand for leases until `stop`: on one server at a time.
+/// Elects the holders of leases among the candidates until `stop`, on one server at a time.
 pub fn elections(
     client: Client,
     identity: &str,
@@ -246,7 +249,7 @@ pub fn elections(
     async move { election.while_leading(client, stop, elect).await }
 }
 
-/// The steps of the API server's start that [`identity`] does.
+/// The steps of the API server's start that [`identity`] finishes.
 #[derive(Clone)]
 pub struct IdentitySteps {
     lease: Step,
@@ -255,7 +258,7 @@ pub struct IdentitySteps {
 }
 
 impl IdentitySteps {
-    /// From now on the API server waits for them.
+    /// Registers the steps; the API server is not ready before they are finished.
     pub fn of(server: &ApiServer) -> Self {
         Self {
             lease: server.step(steps::IDENTITY_LEASE),
@@ -275,7 +278,8 @@ impl IdentitySteps {
     }
 }
 
-/// Shows until `stop` that this API server is there and, where that is asked for, in which versions it stores resources.
+/// Renews this API server's identity lease until `stop` and, if the feature is on, records in which versions
+/// it stores resources.
 pub fn identity(
     client: Client,
     options: &Options,
@@ -317,7 +321,7 @@ fn stored(runtime_config: &BTreeMap<String, String>) -> Vec<StoredAs> {
     all
 }
 
-/// Runs the scheduler until `stop`: on one server at a time, where there are several.
+/// Runs the scheduler until `stop`. With several servers, it is active on one at a time.
 pub fn scheduler(
     server: &ApiServer,
     clock: &Arc<dyn Clock>,
@@ -337,7 +341,8 @@ pub fn scheduler(
 
 type Component = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Runs a component whenever this process holds its lease. The component's own tasks are supervised apart from this.
+/// Runs a component whenever this process holds its lease. The component's own tasks are supervised
+/// separately.
 fn in_turn(
     client: Client,
     name: &'static str,
@@ -366,8 +371,8 @@ fn schedule(server: &ApiServer, client: Client, options: &Options, stop: Cancell
     scheduler::schedule(client, options.scheduler.clone(), &options.supervisor, observe, stop)
 }
 
-/// Runs the controllers until `stop`, each under its own service account, as upstream does: on one server at a time,
-/// where there are several.
+/// Runs the controllers until `stop`, each under its own service account, as upstream does. With several
+/// servers, they are active on one at a time.
 pub fn controllers(
     server: &ApiServer,
     clock: &Arc<dyn Clock>,

@@ -1,4 +1,4 @@
-//! The controllers' flags, under upstream's names and with its defaults, and the settings that they ask for.
+//! The controllers' flags, under upstream's names and with its defaults, and the settings that they select.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,83 +17,84 @@ use crate::picture;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Controllers")]
 pub struct ControllerArgs {
-    /// How long a node may be silent before it counts as unhealthy
+    /// How long a node may be unresponsive before it is marked unhealthy
     #[arg(long, value_name = "DURATION", default_value = "50s", value_parser = duration)]
     node_monitor_grace_period: Duration,
-    /// The same for a node that starts
+    /// How long a starting node may be unresponsive before it is marked unhealthy
     #[arg(long, value_name = "DURATION", default_value = "1m0s", value_parser = duration)]
     node_startup_grace_period: Duration,
-    /// Nodes per second whose pods are made to leave when nodes fail, in a zone that is well; 0: none
+    /// Nodes per second from which pods are evicted on node failure in a healthy zone; 0 for none
     #[arg(long, value_name = "RATE", default_value_t = 0.1)]
     node_eviction_rate: f64,
-    /// The same in a large zone of which much fails; in a small one nobody is made to leave then
+    /// Nodes per second from which pods are evicted in an unhealthy zone that is large; small ones evict none
     #[arg(long, value_name = "RATE", default_value_t = 0.01)]
     secondary_node_eviction_rate: f64,
-    /// Part of a zone's nodes, and at least three, that fail when the zone counts as unhealthy
+    /// Fraction of a zone's nodes, at least three, that are not ready when the zone counts as unhealthy
     #[arg(long, value_name = "PART", default_value_t = 0.55)]
     unhealthy_zone_threshold: f64,
-    /// Nodes beyond which a zone is large
+    /// Number of nodes above which a zone is large
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
     large_cluster_size_threshold: usize,
-    /// Ended pods beyond which the oldest are deleted; 0: all are kept
+    /// Number of terminated pods above which the oldest are deleted; 0 keeps all
     #[arg(long, value_name = "COUNT", default_value_t = 12_500)]
     terminated_pod_gc_threshold: usize,
-    /// Never takes a volume from a node that does not answer, until it is tainted as out of service
+    /// Never detach a volume from an unresponsive node before it is tainted as out of service
     #[arg(long, value_name = "BOOL", default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     disable_force_detach_on_timeout: bool,
-    /// How often autoscalers look at metrics
+    /// How often autoscalers read metrics
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
     horizontal_pod_autoscaler_sync_period: Duration,
-    /// For how long autoscalers hold the highest recommendation
+    /// How long autoscalers hold the highest recommendation
     #[arg(long, value_name = "DURATION", default_value = "5m0s", value_parser = duration)]
     horizontal_pod_autoscaler_downscale_stabilization: Duration,
-    /// How far from 1 the ratio of found and wanted may be without a change
+    /// How far the ratio of actual to desired metrics may be from 1 before autoscalers scale
     #[arg(long, value_name = "PART", default_value_t = 0.1)]
     horizontal_pod_autoscaler_tolerance: f64,
-    /// How long after a pod's start its use of processors may not count
+    /// How long after a pod's start its CPU samples may be skipped
     #[arg(long, value_name = "DURATION", default_value = "5m0s", value_parser = duration)]
     horizontal_pod_autoscaler_cpu_initialization_period: Duration,
-    /// How long after a pod's start a change of its readiness is its first
+    /// How long after a pod's start a readiness change counts as the initial one
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     horizontal_pod_autoscaler_initial_readiness_delay: Duration,
-    /// The longest life of issued certificates
+    /// Longest lifetime of issued certificates
     #[arg(long, value_name = "DURATION", default_value = "8760h0m0s", value_parser = duration)]
     cluster_signing_duration: Duration,
-    /// How long tokens in Secrets may lie unused
+    /// How long tokens in Secrets may stay unused before they are deleted
     #[arg(long, value_name = "DURATION", default_value = "8760h0m0s", value_parser = duration)]
     legacy_service_account_token_clean_up_period: Duration,
-    /// How often quotas are counted anew
+    /// How often quota usage is recalculated
     #[arg(long, value_name = "DURATION", default_value = "5m0s", value_parser = duration)]
     resource_quota_sync_period: Duration,
-    /// Endpoints that a slice holds at most, 1 to 1000
+    /// Most endpoints in one EndpointSlice, 1 to 1000
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
     max_endpoints_per_slice: usize,
-    /// Endpoints of a subset that are mirrored at most, 1 to 1000
+    /// Most endpoints of one subset that are mirrored, 1 to 1000
     #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
     mirroring_max_endpoints_per_subset: usize,
-    /// Pod, as YAML or JSON, that empties hostPath volumes whose policy is Recycle; its first volume is replaced
+    /// Pod, as YAML or JSON, that scrubs hostPath volumes with the policy Recycle; its first volume is
+    /// replaced
     #[arg(long, value_name = "FILE")]
     pv_recycler_pod_template_filepath_hostpath: Option<PathBuf>,
-    /// The same for NFS volumes
+    /// Pod, as YAML or JSON, that scrubs NFS volumes with the policy Recycle; its first volume is replaced
     #[arg(long, value_name = "FILE")]
     pv_recycler_pod_template_filepath_nfs: Option<PathBuf>,
-    /// How long emptying a hostPath volume may take at least, in seconds
+    /// Least time in seconds that scrubbing a hostPath volume may take
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(i64).range(1..))]
     pv_recycler_minimum_timeout_hostpath: i64,
-    /// How long emptying an NFS volume may take at least, in seconds
+    /// Least time in seconds that scrubbing an NFS volume may take
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(i64).range(1..))]
     pv_recycler_minimum_timeout_nfs: i64,
-    /// How long emptying a hostPath volume may take for each GiB, in seconds
+    /// Seconds per GiB that scrubbing a hostPath volume may take
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(i64).range(0..))]
     pv_recycler_timeout_increment_hostpath: i64,
-    /// How long emptying an NFS volume may take for each GiB, in seconds
+    /// Seconds per GiB that scrubbing an NFS volume may take
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(i64).range(0..))]
     pv_recycler_increment_timeout_nfs: i64,
     #[command(flatten)]
     workers: Workers,
 }
 
-/// The flags that say how many objects a controller works on at once, and the controllers.
+/// The flags that set how many objects a controller syncs concurrently, each with its controller.
 const WORKERS: &[(&str, &str)] = &[
     ("concurrent-cron-job-syncs", "cronjob-controller"),
     ("concurrent-daemonset-syncs", "daemonset-controller"),
@@ -117,7 +118,7 @@ const WORKERS: &[(&str, &str)] = &[
     ("mirroring-concurrent-service-endpoint-syncs", "endpointslice-mirroring-controller"),
 ];
 
-/// What was given, by controller.
+/// The given numbers, by controller.
 #[derive(Clone, Debug, Default)]
 struct Workers(BTreeMap<&'static str, usize>);
 
@@ -155,7 +156,7 @@ impl FromArgMatches for Workers {
 }
 
 impl ControllerArgs {
-    /// What is set, unless it makes no sense.
+    /// Returns the settings, or an error if they make no sense.
     pub fn settings(&self) -> Result<Settings> {
         for (flag, rate) in [
             ("--node-eviction-rate", self.node_eviction_rate),
@@ -225,7 +226,7 @@ impl ControllerArgs {
     }
 }
 
-/// The one pod of the file, which has a volume.
+/// Reads the one pod of the file, which must have a volume.
 fn pod_template(flag: &str, file: Option<&Path>) -> Result<Option<Arc<Pod>>> {
     let Some(file) = file else { return Ok(None) };
     let named = || format!("{flag}: {}", file.display());

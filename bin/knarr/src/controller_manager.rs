@@ -1,4 +1,4 @@
-//! `knarr controller-manager`: the controllers alone, all or some of them, for the cluster of any API server.
+//! `knarr controller-manager`: runs some or all controllers for the cluster of any API server.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::leading;
 use crate::private_files::read;
 use crate::signer::{CertificateKeys, SigningKey, TokenKey};
 
-/// Its name towards the API.
+/// The name that it uses at the API.
 pub const NAME: &str = "kube-controller-manager";
 const IDENTITY: Identity = Identity { name: NAME, port: 10257 };
-/// Where the controllers' service accounts are.
+/// The namespace of the controllers' service accounts.
 pub const ACCOUNTS_IN: &str = "kube-system";
 
 #[derive(Args)]
@@ -30,28 +30,28 @@ pub const ACCOUNTS_IN: &str = "kube-system";
     --leader-elect-resource-name jobs\n\n\
     A controller must run once in a cluster: `knarr server --disable-controller-manager` runs none itself.")]
 pub struct ControllerManagerArgs {
-    /// The controllers to run: names, `-NAME` for those not to run, `*` for all others that are on by default
+    /// Controllers to run: `NAME`, `-NAME` to leave one out, `*` for all that are on by default
     #[arg(long, default_value = "*", value_name = "NAME", value_delimiter = ',', allow_hyphen_values = true)]
     controllers: Vec<String>,
-    /// Let each controller act as its own service account in kube-system, made when it is missing
+    /// Run each controller under its own service account in kube-system, created if missing
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     use_service_account_credentials: bool,
-    /// Addresses of pods, all nodes together
+    /// Address range of pods, for all nodes together
     #[arg(long, default_value = "10.42.0.0/16", value_name = "CIDR")]
     cluster_cidr: String,
-    /// Prefix length of one node's part of them
+    /// Prefix length of one node's part of that range
     #[arg(long, default_value_t = 24, value_name = "BITS")]
     node_cidr_mask_size: u8,
-    /// Addresses of Services, which nodes get none of
+    /// Address range of Services, which no node gets
     #[arg(long, value_name = "CIDR")]
     service_cluster_ip_range: Option<String>,
-    /// Certificate that pods check the API server's against [default: the kubeconfig's]
+    /// Certificate with which pods verify the API server [default: the kubeconfig's]
     #[arg(long, value_name = "FILE")]
     root_ca_file: Option<PathBuf>,
-    /// Key that signs the tokens in Secrets of service accounts; without it they stay empty
+    /// Key that signs the tokens in Secrets of service accounts; these stay empty without it
     #[arg(long, value_name = "FILE")]
     service_account_private_key_file: Option<PathBuf>,
-    /// Certificate of the authority that signs approved certificate requests; without it nobody does
+    /// Certificate of the authority that signs approved certificate requests; none are signed without it
     #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
     cluster_signing_cert_file: Option<PathBuf>,
     /// Key of that authority
@@ -126,12 +126,13 @@ fn shown(args: &ControllerManagerArgs) -> Shown {
             "ServiceAccountKeyFile": args.service_account_private_key_file,
         },
     }});
-    // The controllers are among the tasks.
+    // The controllers are supervised tasks, which are among the checks already.
     let (checks, metrics) = (Box::new(Vec::new), Box::new(knarr_controllers::metrics::render));
     Shown { checks, count_at: &["healthz"], metrics, config }
 }
 
-/// Who each controller is: as upstream by default, whom the kubeconfig names.
+/// Returns how controllers get their clients: with the kubeconfig's identity, or each with its own service
+/// account.
 fn identities(args: &ControllerManagerArgs, component: &Component) -> Result<ClientOf> {
     let client = component.client.clone();
     if !args.use_service_account_credentials {
@@ -173,7 +174,7 @@ fn options(args: &ControllerManagerArgs, access: &Access) -> Result<Options> {
     })
 }
 
-/// What `--controllers` says.
+/// The controllers that `--controllers` selects.
 #[derive(Clone, Debug)]
 struct Chosen {
     others: bool,

@@ -1,12 +1,12 @@
-//! The images of the examples, made from what the machine has: this program as a web server, and busybox.
+//! The images of the examples, built from what the machine has: this program as a web server, and busybox.
 
 use anyhow::{Context, Result};
 use knarr_runtime::images::{ImageBuild, ImageStore, Reference, find_busybox};
 
-/// Two releases of the web server, so that a rollout has something to roll to.
+/// Two releases of the web server, for examples of a rollout.
 const WEB_RELEASES: [&str; 2] = ["v1", "v2"];
 
-/// Builds them unless they are there already; returns their names.
+/// Builds the images that are missing; returns the names of all.
 pub async fn build(store: &ImageStore) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for release in WEB_RELEASES {

@@ -1,4 +1,4 @@
-//! `knarr explain`: why a pod is on its node, or on none, node by node and plugin by plugin.
+//! `knarr explain`: explains, by node and plugin, why a pod is on its node or on none.
 
 use std::path::PathBuf;
 
@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use crate::picture::{self, EXPLANATION, Output, PictureArgs, print_table};
 
-/// Rows of nodes in a table; JSON has them all.
+/// The most rows of nodes in a table; JSON has all of them.
 const NODES: usize = 50;
-/// Nodes named in one line.
+/// The most nodes named in one line.
 const NAMED: usize = 5;
 
 #[derive(Args)]
@@ -26,13 +26,13 @@ pub struct ExplainArgs {
 
 #[derive(Subcommand)]
 enum What {
-    /// A pod: pending, bound, or merely written
+    /// A pod: pending, bound, or only written in a manifest
     #[command(visible_alias = "po")]
     Pod {
-        /// Its name
+        /// Name of the pod
         #[arg(required_unless_present = "filename", conflicts_with = "filename")]
         name: Option<String>,
-        /// A manifest: of a pod, or of a workload, whose first pod it is then; `-` reads standard input
+        /// Manifest of a pod, or of a workload, of which the first pod is used; `-` reads standard input
         #[arg(short, long, value_name = "FILE")]
         filename: Option<PathBuf>,
         #[command(flatten)]
@@ -73,7 +73,8 @@ pub fn run(args: ExplainArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the server says of the first pod of each; `None` where it is not asked.
+/// Asks the server to explain the first pod of each object; `None` if the server does not answer such
+/// questions.
 fn asked(picture: &PictureArgs, objects: &[Value]) -> Result<Option<Vec<Explanation>>> {
     let mut explained = Vec::new();
     for object in objects {
@@ -124,7 +125,7 @@ fn show(said: &Explanation) {
     if said.nodes.len() > NODES {
         println!("… and {} more nodes: -o json has all", said.nodes.len() - NODES);
     }
-    // No change of other nodes is of use to a pod that is for one which is not there.
+    // Changes of other nodes do not help a pod that requires a missing node.
     if said.fits == 0 && !said.changes.is_empty() && !said.node_is_missing {
         println!("\nWhat would have to change:");
         for change in &said.changes {
@@ -137,7 +138,7 @@ fn show(said: &Explanation) {
     }
 }
 
-/// What exactly would have to change where, and how many other ways there are.
+/// Returns what would have to change on which nodes, and how many other ways exist.
 fn ways(change: &Change) -> Vec<String> {
     let way = |way: &Way| format!("{}: {}", some(&way.nodes), way.remedies.join("; "));
     let mut lines: Vec<String> = change.ways.iter().map(way).collect();
@@ -175,7 +176,7 @@ fn nodes(nodes: &[NodeReport]) -> Vec<Vec<String>> {
     rows
 }
 
-/// The first few of these names, and how many more there are.
+/// Returns the first few of these names, and how many more follow.
 fn some(names: &[String]) -> String {
     let first = names[..names.len().min(NAMED)].join(", ");
     if names.len() > NAMED { format!("{first} and {} more", names.len() - NAMED) } else { first }

@@ -1,7 +1,9 @@
-//! A kubeconfig that is read again when it, or a file that it names, changes: certificates and tokens end.
+//! A kubeconfig that is read again when it, or a file that it names, changes, because certificates and tokens
+//! expire.
 //!
-//! Source: client-go reads the files of client certificates (`k8s.io/client-go/transport/cert_rotation.go`) and of tokens
-//! again. Here the kubeconfig itself is, too, with the certificates that are written in it.
+//! Source: client-go reads the files of client certificates (`k8s.io/client-go/transport/cert_rotation.go`)
+//! and of tokens again. Knarr also reads the kubeconfig itself again, with the certificates that are embedded
+//! in it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,26 +19,26 @@ use tokio_util::sync::CancellationToken;
 
 use crate::certificates::folder_watch::{self, FolderWatch};
 
-/// How often the files are read where their changes are not seen, on a network's file system for instance. Source:
-/// `CertCallbackRefreshDuration` of client-go.
+/// How often the files are read even without a change notification, which network file systems for instance
+/// do not send. Source: `CertCallbackRefreshDuration` of client-go.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// The ways to the API server by one kubeconfig.
+/// The transports to the API server that a kubeconfig configures.
 #[derive(Clone)]
 pub struct FollowedKubeconfig {
     path: PathBuf,
-    /// As it was at the start.
+    /// The access as it was at the start.
     access: Access,
     own: Arc<Rotating>,
-    nobody: Arc<Rotating>,
+    anonymous: Arc<Rotating>,
 }
 
 impl FollowedKubeconfig {
-    /// `access` is what was read from the file.
+    /// Builds the transports; `access` is what was read from the file at `path`.
     pub fn new(path: &Path, access: Access) -> Result<Self> {
         let own = Rotating::new(&access).context("cannot use the kubeconfig")?;
-        let nobody = Rotating::new(&access.anonymous()).context("cannot use the kubeconfig")?;
-        Ok(Self { path: path.to_owned(), access, own, nobody })
+        let anonymous = Rotating::new(&access.anonymous()).context("cannot use the kubeconfig")?;
+        Ok(Self { path: path.to_owned(), access, own, anonymous })
     }
 
     pub fn open(path: &Path) -> Result<Self> {
@@ -44,21 +46,21 @@ impl FollowedKubeconfig {
         Self::new(path, access)
     }
 
-    /// A client under the kubeconfig's identity.
+    /// Returns a client with the kubeconfig's identity.
     pub fn client(&self, clock: &Arc<dyn Clock>, manager: &str) -> Client {
         Client::new(Arc::clone(&self.own) as _, Arc::clone(clock), manager)
     }
 
-    /// The same server, for who brings an identity.
+    /// Returns a transport to the same server for clients that bring their own identity.
     pub fn without_identity(&self) -> Arc<Rotating> {
-        Arc::clone(&self.nobody)
+        Arc::clone(&self.anonymous)
     }
 
-    /// Uses what the files say, whenever that changes, until `stop`.
+    /// Applies changes of the files until `stop`.
     pub async fn follow(self, clock: Arc<dyn Clock>, stop: CancellationToken) {
         let mut used = self.access.clone();
         loop {
-            // The files that it names may be others by now.
+            // The changed kubeconfig may name other files.
             let watch = FolderWatch::new(&self.folders());
             let watch = watch.inspect_err(|error| tracing::warn!("{error:#}")).ok();
             if let Err(error) = self.read(&mut used) {
@@ -79,11 +81,11 @@ impl FollowedKubeconfig {
             return Ok(());
         }
         if now.server != used.server {
-            // It may be another cluster, about which nothing that is known here is true.
+            // It may be another cluster, for which nothing that this process has cached holds.
             bail!("it names the server {} in place of {}: that takes a restart", now.server, used.server);
         }
         self.own.exchange(&now)?;
-        self.nobody.exchange(&now.anonymous())?;
+        self.anonymous.exchange(&now.anonymous())?;
         tracing::info!(kubeconfig = %self.path.display(), "the kubeconfig has changed, new connections use it");
         *used = now;
         Ok(())
@@ -128,7 +130,8 @@ mod tests {
         pki.sign(&subject).unwrap()
     }
 
-    /// Who has shown a certificate so far. The server shakes hands, and hangs up.
+    /// Starts a server that records the certificates that clients show. It completes the handshake and closes
+    /// the connection.
     async fn server(pki: &Pki) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = rustls::RootCertStore::empty();
@@ -167,7 +170,7 @@ mod tests {
         let keys = folder.join("keys");
         std::fs::create_dir_all(&keys).unwrap();
         let put = |file: PathBuf, text: &str| {
-            // As it should be done: the file is whole at any time.
+            // Renaming replaces the file atomically, as administrators should do.
             std::fs::write(folder.join("new"), text).unwrap();
             std::fs::rename(folder.join("new"), file).unwrap();
         };
@@ -203,18 +206,18 @@ mod tests {
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
-            panic!("nobody came as {name}: {:?}", seen.lock().unwrap().last());
+            panic!("no client came as {name}: {:?}", seen.lock().unwrap().last());
         };
         comes_as("first").await;
-        // Files that the kubeconfig names, in another folder.
+        // The kubeconfig names files in another folder.
         put_pair("second");
         comes_as("second").await;
-        // Halves of two pairs are not used, and a kubeconfig of another server is not.
+        // A certificate without its key is not used, and neither is a kubeconfig of another server.
         put(keys.join("c.crt"), &sign(&pki, "half").certificate);
         put(path.clone(), &by_files("https://127.0.0.1:1"));
         tokio::time::sleep(Duration::from_millis(2500)).await;
         comes_as("second").await;
-        // The kubeconfig itself, with everything in it.
+        // The kubeconfig itself holds certificate and key.
         let third = sign(&pki, "third");
         let access = Access {
             server: url,

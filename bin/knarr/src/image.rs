@@ -1,4 +1,4 @@
-//! `knarr image`: the node's images, without a running server.
+//! `knarr image`: manages the node's images without a running server.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -29,10 +29,10 @@ pub struct ImageArgs {
 enum Command {
     /// Import images from OCI or docker archives
     Import {
-        /// Archives, as `docker save` or `skopeo copy … oci-archive:` write them; `-` reads standard input
+        /// Archives as written by `docker save` or `skopeo copy … oci-archive:`; `-` reads standard input
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// Name for an image that the archive leaves without one
+        /// Name of an image that has none in the archive
         #[arg(long)]
         name: Option<String>,
     },
@@ -58,7 +58,7 @@ enum Command {
         /// Read the password from standard input
         #[arg(long, requires = "username")]
         password_stdin: bool,
-        /// Speak plain HTTP to this registry (`host[:port]`); loopback registries always are spoken to so
+        /// Use plain HTTP for this registry (`host[:port]`); always used for loopback registries
         #[arg(long, value_name = "REGISTRY")]
         insecure_registry: Vec<String>,
     },
@@ -70,7 +70,7 @@ enum Command {
         #[arg(short, long)]
         output: PathBuf,
     },
-    /// Make the images of the examples from what this machine has
+    /// Build the images of the examples from what this machine has
     Examples,
 }
 
@@ -225,7 +225,7 @@ async fn pull(
     Ok(())
 }
 
-/// One line a layer, on a terminal: when it begins and when it is there.
+/// Returns a printer for a terminal; it prints one line for each tenth of a layer. `None` without a terminal.
 fn progress_printer() -> Option<knarr_runtime::images::ProgressFn> {
     if !std::io::stderr().is_terminal() {
         return None;

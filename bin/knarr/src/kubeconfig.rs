@@ -21,21 +21,21 @@ pub struct KubeconfigArgs {
     /// The server's data folder
     #[arg(long, default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
     data_dir: PathBuf,
-    /// For the agent of the node with this name
+    /// Name of a node, for its agent
     #[arg(long, value_name = "NAME", conflicts_with_all = ["user", "group"], required_unless_present = "user")]
     node: Option<String>,
-    /// For a user of this name
+    /// Name of a user
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    /// A group that the user is in; may be given several times
+    /// Group of the user; may be given several times
     #[arg(long, value_name = "NAME", requires = "user")]
     group: Vec<String>,
-    /// URL of the API server, where it differs from the administrator's
+    /// URL of the API server [default: the one in the administrator's kubeconfig]
     #[arg(long, value_name = "URL")]
     server: Option<String>,
 }
 
-/// Writes the administrator's kubeconfig into the data folder; returns what is in it.
+/// Writes the administrator's kubeconfig into the data folder; returns the credentials in it.
 pub fn write_admin(layout: &Layout, pki: &Pki, server: &str) -> Result<Credentials> {
     let credentials = pki.credentials(
         ADMIN,
@@ -52,7 +52,7 @@ pub fn write_admin(layout: &Layout, pki: &Pki, server: &str) -> Result<Credentia
     Ok(credentials)
 }
 
-/// Writes the administrator's kubeconfig with the credentials that are there now.
+/// Writes the administrator's kubeconfig again, with the current credentials.
 pub fn renew_admin(layout: &Layout, pki: &Pki) -> Result<()> {
     let (certificate, key) = pki.files(ADMIN);
     let credentials = Credentials { certificate: read(&certificate)?, key: read(&key)? };
@@ -93,7 +93,7 @@ pub fn run(args: KubeconfigArgs) -> Result<()> {
         organizations: &organizations,
         names: &names,
         addresses: &[],
-        // A node's certificate also serves its kubelet, which the API server knows by the node's name.
+        // A node's certificate also serves its kubelet, for which the API server checks the node's name.
         server: args.node.is_some(),
         client: true,
     })?;

@@ -1,24 +1,25 @@
-//! Where things are below the data folder.
+//! Paths below the data folder.
 
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// The hidden first argument that makes this program a pod's shim.
+/// The hidden first argument with which this program runs as a pod's shim.
 pub const SHIM: &str = "shim";
 pub const DEFAULT_DATA_DIR: &str = "/var/lib/knarr";
 pub const DEFAULT_CGROUP_ROOT: &str = "/kubepods";
 
-/// The data folder and what is in it.
+/// The data folder and the paths in it.
 #[derive(Debug, Clone)]
 pub struct Layout {
     root: PathBuf,
 }
 
 impl Layout {
-    /// Makes the folder if it is missing, readable by root alone. One that is there is closed to others if it is empty
-    /// or a data folder already; what else somebody may have named, such as /srv, is left as it is.
+    /// Creates the folder if it is missing, readable by root alone. An existing folder is closed to other
+    /// users if it is empty or a data folder already; any other folder that was named, such as /srv, keeps
+    /// its mode.
     pub fn create(root: &Path) -> Result<Self> {
         let in_words = || format!("cannot use {} as data folder", root.display());
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(root).with_context(in_words)?;
@@ -28,7 +29,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Refuses a folder into which a backup is being restored, or was half restored.
+    /// Refuses a folder into which a backup is being restored, or was restored only in part.
     pub fn check_whole(&self) -> Result<()> {
         if self.restoring().exists() {
             anyhow::bail!(
@@ -55,7 +56,7 @@ impl Layout {
         Ok(())
     }
 
-    /// A data folder that may not exist.
+    /// Returns the paths of a data folder that may not exist.
     pub fn at(root: &Path) -> Self {
         Self { root: root.canonicalize().unwrap_or_else(|_| root.to_owned()) }
     }
@@ -76,12 +77,12 @@ impl Layout {
         self.root.join("admin.kubeconfig")
     }
 
-    /// Where a running server gives out backups.
+    /// The socket at which a running server hands out backups.
     pub fn admin_socket(&self) -> PathBuf {
         self.root.join("admin.sock")
     }
 
-    /// What a restore has not finished yet.
+    /// The mark of a restore that is not finished.
     pub fn restoring(&self) -> PathBuf {
         self.root.join(".restoring")
     }
@@ -90,8 +91,8 @@ impl Layout {
         self.root.join("images")
     }
 
-    /// Sockets, mounts and exit codes of the container runtime. Nothing of it means anything after a reboot, so it
-    /// is in /run, in a folder of this data folder's own.
+    /// Sockets, mounts and exit codes of the container runtime. None of it is valid after a reboot, so it is
+    /// in /run, in a folder that belongs to this data folder alone.
     pub fn runtime(&self) -> PathBuf {
         let path = self.root.as_os_str().as_encoded_bytes();
         let hash = path
@@ -114,18 +115,19 @@ impl Layout {
         self.root.join("kubelet")
     }
 
-    /// Says where the kubelet's folder was when the node was started, so that `reset` finds it.
+    /// The file that records where the kubelet's folder was when the node was started, so that `reset` finds
+    /// it.
     pub fn kubelet_dir_file(&self) -> PathBuf {
         self.root.join("kubelet-dir")
     }
 
-    /// The cgroup root that the node was started with, so that `reset` finds it.
+    /// The file that records the cgroup root of the node's start, so that `reset` finds it.
     pub fn cgroup_root_file(&self) -> PathBuf {
         self.root.join("cgroup-root")
     }
 }
 
-/// The cgroup of the shims beside a pods' cgroup root: `/kubepods` gives `/kubepods-shims`.
+/// Returns the cgroup of the shims, a sibling of the pods' cgroup root: `/kubepods` gives `/kubepods-shims`.
 pub fn shim_cgroup(cgroup_root: &str) -> String {
     format!("{}-shims", cgroup_root.trim_end_matches('/'))
 }

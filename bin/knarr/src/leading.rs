@@ -1,4 +1,4 @@
-//! Runs a component on one of several servers at a time.
+//! Runs a component on one of several servers at a time, by leader election.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,17 +12,18 @@ use knarr_client::lease_candidate::Candidate;
 use knarr_controllers::ClientOf;
 use tokio_util::sync::CancellationToken;
 
-/// Who holds the lease of a component, in upstream's form: host name and something unique.
+/// Returns the holder identity of a component's lease in upstream's form: the host name and a unique suffix.
 pub fn identity(host: &str) -> String {
     let mut bytes = [0u8; 8];
-    // Process ids keep servers of one machine apart should the system have no randomness.
+    // If the system has no randomness, the process id distinguishes servers of one machine.
     if ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes).is_err() {
         bytes = u64::from(std::process::id()).to_be_bytes();
     }
     format!("{host}_{:016x}", u64::from_be_bytes(bytes))
 }
 
-/// Stands for election as the component of this name until `stop`, where the API server elects.
+/// Stands for election as the component of this name until `stop`, if the API server elects (coordinated
+/// leader election).
 pub fn stand(
     client: Client,
     election: &LeaderElection,
@@ -38,7 +39,7 @@ pub fn stand(
     candidate.run(client, stop)
 }
 
-/// The same clients for the work of a leader.
+/// Binds the clients to the leadership.
 pub fn clients_under(leadership: &Leadership, client_of: &ClientOf) -> ClientOf {
     let (leadership, client_of) = (leadership.clone(), Arc::clone(client_of));
     Arc::new(move |name| client_of(name).under(&leadership))

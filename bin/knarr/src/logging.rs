@@ -1,10 +1,10 @@
-//! The program's log: warnings and errors to standard error, more with `KNARR_LOG`.
+//! The program's log: warnings and errors on standard error, more with `KNARR_LOG`.
 
 use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
-/// `KNARR_LOG` takes directives such as `debug` or `knarr_kubelet=debug,warn`.
+/// Starts logging. `KNARR_LOG` takes directives such as `debug` or `knarr_kubelet=debug,warn`.
 pub fn start() {
     let filter = EnvFilter::try_from_env("KNARR_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     let colour = std::io::stderr().is_terminal();

@@ -88,19 +88,19 @@ enum Command {
     Kubeconfig(kubeconfig::KubeconfigArgs),
     /// Show certificates and when they expire
     Certificates(certificates::CertificatesArgs),
-    /// Say why a pod is on its node or on none
+    /// Explain why a pod is on its node or on none
     Explain(explain::ExplainArgs),
-    /// Say where the pods of manifests would go
+    /// Show where the pods of manifests would be placed
     Simulate(simulate::SimulateArgs),
     /// Write the cluster's state and keys to a file
     Backup(backup::BackupArgs),
-    /// Bring back a cluster from such a file
+    /// Restore a cluster from a backup
     Restore(backup::restore::RestoreArgs),
-    /// Look for damage in the cluster's data, and repair it
+    /// Check the cluster's data for damage, and repair it
     Check(check::CheckArgs),
     /// Remove every trace of a node
     Reset(reset::ResetArgs),
-    /// Serve files and greet with the host name: the examples' web server
+    /// Serve files or a greeting with the host name: the web server of the examples
     Web(web::Web),
     /// Print a shell completion script
     #[command(after_help = "Examples:\n  source <(knarr completion bash)")]
@@ -109,7 +109,7 @@ enum Command {
 
 fn main() -> ExitCode {
     keep_pages_small();
-    // A shim has one thread and next to no memory: nothing else may start before it.
+    // A shim has one thread and very little memory, so it is started before anything else.
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().skip(1).collect();
     if arguments.first().is_some_and(|a| a == layout::SHIM) {
         open_files::restore();
@@ -136,14 +136,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// The allocator asks for huge pages, of which a process at rest fills little: 6 MB for a shim that needs a tenth, and
-/// a third of the server's memory. Children inherit this; containers are given huge pages back before they start.
+/// Turns transparent huge pages off for this process. The allocator asks for huge pages, of which an idle
+/// process fills little: they cost 6 MB in a shim that needs a tenth of that, and a third of the server's
+/// memory. Child processes inherit the setting; containers get huge pages back before they start.
 fn keep_pages_small() {
     // SAFETY: a plain system call. A kernel that does not know the option refuses it, which does no harm.
     unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
 }
 
-/// Whether a command goes on until it is stopped, for clients of its own.
+/// Returns whether a command runs until it is stopped and serves clients.
 fn serves(command: &Command) -> bool {
     matches!(
         command,

@@ -1,24 +1,25 @@
-//! The runtime's threads, which give unused memory back to the system while they have nothing to do.
+//! The runtime's threads, which return unused memory to the system when they are idle.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
 
-/// A thread looks for memory to give back at most this often.
+/// The shortest time between two attempts of a thread to return memory.
 const EVERY: Duration = Duration::from_secs(20);
 
 thread_local! {
     static LAST: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// The runtime of a process that runs for long.
+/// Builds the runtime of a long-running process.
 pub fn runtime() -> std::io::Result<Runtime> {
     Builder::new_multi_thread().enable_all().on_thread_park(give_back).build()
 }
 
-/// What other threads have freed of this thread's memory stays with it until it allocates again, or asks here. An idle
-/// thread does not allocate: without this, a cluster at rest would hold what its busiest moment took.
+/// Returns unused memory to the system. Memory of this thread that other threads have freed stays with it
+/// until it allocates again or collects here. An idle thread does not allocate: without this, an idle cluster
+/// would hold the memory of its busiest moment.
 fn give_back() {
     let now = Instant::now();
     if LAST.get().is_some_and(|last| now.duration_since(last) < EVERY) {

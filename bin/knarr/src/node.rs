@@ -39,71 +39,73 @@ use crate::pod_network::NetworkArgs;
 use crate::preflight;
 use crate::progress::Progress;
 
-/// What a node can be told on the command line.
+/// The command-line options of a node.
 #[derive(Args)]
 pub struct NodeArgs {
     /// Name of the node [default: the host name]
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
-    /// Address of the node [default: that of the default route]
+    /// Address of the node [default: the one of the default route]
     #[arg(long, value_name = "IP")]
     node_ip: Option<IpAddr>,
     /// Labels of the node, `key=value`; may be given several times
     #[arg(long, value_name = "LABEL")]
     node_label: Vec<String>,
-    /// Control group below which pods live
+    /// Control group below which the pods' groups are created
     #[arg(long, default_value = DEFAULT_CGROUP_ROOT, value_name = "PATH")]
     cgroup_root: String,
     /// Resolvers for names outside of the cluster
     #[arg(long, default_value = "/etc/resolv.conf", value_name = "FILE")]
     resolv_conf: PathBuf,
-    /// Folder of the kubelet, where storage drivers look for it [default: kubelet/ in the data folder]
+    /// Folder of the kubelet, where storage drivers expect it [default: kubelet/ in the data folder]
     #[arg(long, value_name = "DIR")]
     kubelet_dir: Option<PathBuf>,
     /// Port of the kubelet's own server
     #[arg(long, default_value_t = 10250, value_name = "PORT")]
     kubelet_port: u16,
-    /// Port of the kubelet's /healthz over plain HTTP; 0 for none. Where it is taken the node works without it
+    /// Port of the kubelet's /healthz over plain HTTP; 0 for none. The node works without it if the port is
+    /// taken
     #[arg(long, default_value_t = 10248, value_name = "PORT")]
     healthz_port: u16,
-    /// Address of that port
+    /// Address of the /healthz port
     #[arg(long, default_value = "127.0.0.1", value_name = "IP")]
     healthz_bind_address: IpAddr,
-    /// What has to stay free of the machine, else the node is under pressure and gets no pods, such as
-    /// `memory.available<100Mi,nodefs.available<5%`; what is not named may be used up
-    /// [default: memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%]
+    /// Free resources below which the node is under pressure and gets no pods, such as
+    /// `memory.available<100Mi,nodefs.available<5%`; resources that are not named have no threshold [default:
+    /// memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%]
     #[arg(long, value_name = "THRESHOLDS")]
     eviction_hard: Option<Thresholds>,
-    /// Most processes and threads of one pod; -1 for as many as the node has
+    /// Most processes and threads of one pod; -1 for as many as the node allows
     #[arg(long, default_value_t = DEFAULT_POD_PIDS, value_name = "NUMBER", allow_negative_numbers = true)]
     pod_max_pids: i64,
-    /// What of the machine is kept for Knarr, such as `cpu=200m,memory=500Mi,ephemeral-storage=1Gi,pid=1000`: pods do not
-    /// get it [default: of `server` a twentieth of the memory, at most 512Mi, and 1000 process ids; of `agent` nothing]
+    /// Resources reserved for Knarr, such as `cpu=200m,memory=500Mi,ephemeral-storage=1Gi,pid=1000`: pods do
+    /// not get them [default: for `server` a twentieth of the memory, at most 512Mi, and 1000 process ids;
+    /// for `agent` nothing]
     #[arg(long, value_name = "RESOURCES")]
     kube_reserved: Option<Reserved>,
-    /// What of the machine is kept for the system, in the same form [default: nothing]
+    /// Resources reserved for the system, in the same form [default: nothing]
     #[arg(long, value_name = "RESOURCES")]
     system_reserved: Option<Reserved>,
-    /// Whether all pods together are limited to what is allocatable (`pods`) or to what the machine has (`none`)
+    /// Limit of all pods together: the allocatable resources (`pods`) or the machine's (`none`)
     #[arg(long, value_name = "WHAT", default_value_t)]
     enforce_node_allocatable: Enforce,
-    /// Sysctls that pods may set beside the safe ones, such as `kernel.msg*,net.core.somaxconn`: they are the pod's own,
-    /// but may harm others on the node
+    /// Sysctls that pods may set besides the safe ones, such as `kernel.msg*,net.core.somaxconn`: they apply
+    /// to the pod alone, but may harm other pods of the node
     #[arg(long, value_name = "PATTERNS", value_delimiter = ',')]
     allowed_unsafe_sysctls: Vec<SysctlPattern>,
-    /// Give containers that name no seccomp profile the runtime's default one; `false` leaves them unconfined
+    /// Give containers without a seccomp profile the runtime's default one; `false` leaves them unconfined
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     seccomp_default: bool,
-    /// When a pod has to show credentials for an image that is on the node: NeverVerify, NeverVerifyPreloadedImages (for
-    /// images that were pulled), NeverVerifyAllowlistedImages or AlwaysVerify
+    /// When a pod must present credentials for an image that is on the node: NeverVerify,
+    /// NeverVerifyPreloadedImages (for images that were pulled), NeverVerifyAllowlistedImages or AlwaysVerify
     #[arg(long, value_name = "POLICY", default_value_t)]
     image_pull_credentials_verification_policy: PolicyName,
-    /// Images that pods may use without credentials, such as `docker.io/library/busybox,registry.example/base/*`; with
-    /// the policy NeverVerifyAllowlistedImages
+    /// Images that pods may use without credentials, such as
+    /// `docker.io/library/busybox,registry.example/base/*`; for the policy NeverVerifyAllowlistedImages
     #[arg(long, value_name = "PATTERNS", value_delimiter = ',')]
     preloaded_images_verification_allowlist: Vec<String>,
-    /// Look for a registry's images at another address first, `docker.io=https://mirror.example`; `*` stands for all
-    /// registries; may be given several times
+    /// Try another address first for a registry's images, `docker.io=https://mirror.example`; `*` stands for
+    /// all registries; may be given several times
     #[arg(long, value_name = "REGISTRY=URL")]
     registry_mirror: Vec<Mirror>,
     #[command(flatten)]
@@ -124,7 +126,7 @@ impl NodeArgs {
         }
     }
 
-    /// The name that was asked for, if any was.
+    /// Returns the name that `--node-name` gave, if any.
     pub fn given_name(&self) -> Option<&str> {
         self.node_name.as_deref()
     }
@@ -152,7 +154,7 @@ impl NodeArgs {
         self.kubelet_port
     }
 
-    /// Where `/healthz` is served over plain HTTP, if it is.
+    /// Returns the address of `/healthz` over plain HTTP; `None` if it is off.
     pub fn healthz(&self) -> Option<SocketAddr> {
         (self.healthz_port != 0).then(|| SocketAddr::new(self.healthz_bind_address, self.healthz_port))
     }
@@ -165,7 +167,7 @@ impl NodeArgs {
         self.pod_max_pids
     }
 
-    /// `control_plane`: whether that runs in the same process.
+    /// Returns the reserved resources; `control_plane` is true if the control plane runs in the same process.
     pub fn reservation(&self, control_plane: bool) -> Reservation {
         let default = if control_plane { Reserved::of_server(&Machine::read()) } else { Reserved::default() };
         Reservation {
@@ -215,7 +217,7 @@ impl NodeArgs {
     }
 }
 
-/// What pods do not get of the machine.
+/// Resources of the machine that pods do not get.
 #[derive(Clone, Copy)]
 pub struct Reservation {
     kube: Reserved,
@@ -223,7 +225,7 @@ pub struct Reservation {
     enforce: Enforce,
 }
 
-/// What a node is told.
+/// The settings of a node.
 pub struct NodeOptions {
     pub name: String,
     pub ip: IpAddr,
@@ -233,14 +235,14 @@ pub struct NodeOptions {
     pub service_cidr: (Ipv4Addr, u8),
     pub cluster_dns: Ipv4Addr,
     pub cluster_domain: String,
-    /// Whether the control plane runs on it too.
+    /// Whether the control plane runs in the same process.
     pub control_plane: bool,
     pub labels: BTreeMap<String, String>,
     pub resolv_conf: PathBuf,
     pub kubelet_dir: PathBuf,
     pub kubelet_port: u16,
     pub healthz: Option<SocketAddr>,
-    /// That of the API server of the same process.
+    /// The port of the API server in the same process.
     pub api_port: Option<u16>,
     pub thresholds: Thresholds,
     pub pod_max_pids: i64,
@@ -251,22 +253,23 @@ pub struct NodeOptions {
     pub mirrors: Vec<Mirror>,
     pub runtime: RuntimeArgs,
     pub network: NetworkArgs,
-    /// The flags that the node was started with.
+    /// The flags of the node's command line, for `/flagz`.
     pub flags: Vec<(String, String)>,
 }
 
-/// How a node's parts reach the API server, and how the API server reaches its kubelet.
+/// How the parts of a node reach the API server, and how the API server reaches the node's kubelet.
 pub struct NodeAccess {
     pub kubelet: Client,
-    /// For service proxy, DNS and routes.
+    /// The client of the service proxy, the name server and the routes.
     pub network: Client,
-    /// What the kubelet shows; whoever renews it keeps a reference.
+    /// The kubelet's serving certificate; the task that renews it keeps a reference.
     pub serving: Arc<kubelet_server::ServingCertificate>,
-    /// When the certificate ends that the kubelet shows to the API server.
+    /// When the client certificate that the kubelet shows to the API server expires.
     pub client_not_after: kubelet_server::NotAfter,
-    /// Who signs the certificates of those who may talk to the kubelet; whoever follows changes keeps a reference.
+    /// The authorities of the client certificates that the kubelet accepts; the task that follows their
+    /// changes keeps a reference.
     pub clients: Arc<kubelet_server::ClientAuthorities>,
-    /// Runs the node's long-running tasks.
+    /// Runs the long-running tasks of the node.
     pub supervisor: Supervisor,
 }
 
@@ -277,7 +280,8 @@ pub struct RunningNode {
 }
 
 impl RunningNode {
-    /// Waits until everything has stopped and the last events are written, after the stop given to [`start`].
+    /// Waits until all tasks have stopped and the last events are written, after the stop that [`start`] got
+    /// is cancelled.
     pub async fn stopped(self) {
         self.tasks.close();
         self.tasks.wait().await;
@@ -285,7 +289,7 @@ impl RunningNode {
     }
 }
 
-/// Brings the node up; returns when it is Ready.
+/// Starts the node; returns when it is Ready.
 pub async fn start(
     options: NodeOptions,
     access: NodeAccess,
@@ -343,14 +347,14 @@ pub async fn start(
     Ok(RunningNode { tasks, recorder })
 }
 
-/// The informer of this node's own object: all that a node may watch of nodes.
+/// Returns the informer of this node's own object, the only Node that a node may watch.
 fn own_node(informers: &Informers, name: &str) -> Informer<Node> {
     let selection =
         ListOptions { field_selector: Some(format!("metadata.name={name}")), ..ListOptions::default() };
     informers.selected::<Node>(selection)
 }
 
-/// Waits until the node satisfies `test`; gives what it says then.
+/// Waits until `test` returns a value for the node; returns that value.
 async fn wait_for<T>(node: &Informer<Node>, name: &str, test: impl Fn(&Node) -> Option<T>) -> T {
     let changed = Arc::new(Notify::new());
     let notify = Arc::clone(&changed);
@@ -363,26 +367,27 @@ async fn wait_for<T>(node: &Informer<Node>, name: &str, test: impl Fn(&Node) -> 
     }
 }
 
-/// What a node that is Ready is short of. None as long as it is not Ready, or has only said so before `since`: an
-/// earlier run's words.
+/// Returns the pressure conditions of a node that is Ready. Returns `None` while the node is not Ready, or if
+/// its last heartbeat is from before `since`, which means from an earlier run.
 fn ready_under(node: &Node, since: Timestamp) -> Option<Vec<String>> {
     let conditions = node.status.as_ref()?.conditions.as_ref()?;
     let hold = |c: &&NodeCondition| c.status == "True";
     let ready = conditions.iter().filter(hold).find(|c| c.type_ == "Ready")?;
-    // The API keeps whole seconds.
-    let told = ready.last_heartbeat_time.as_ref()?.0.as_second();
+    // The API stores whole seconds.
+    let heartbeat = ready.last_heartbeat_time.as_ref()?.0.as_second();
     let short = conditions.iter().filter(hold).filter(|c| c.type_.ends_with("Pressure"));
-    (told >= since.as_second()).then(|| short.map(|c| c.type_.clone()).collect())
+    (heartbeat >= since.as_second()).then(|| short.map(|c| c.type_.clone()).collect())
 }
 
-/// The part of the cluster's pod addresses that the controllers gave the node.
+/// Waits until the controllers have assigned pod addresses to the node; returns them.
 async fn assigned_pod_cidr(node: &Informer<Node>, name: &str) -> Result<Ipv4Cidr> {
     let assigned = |node: &Node| node.spec.as_ref()?.pod_cidr.clone().filter(|c| !c.is_empty());
     let text = wait_for(node, name, assigned).await;
     text.parse().with_context(|| format!("the node's pod addresses {text}"))
 }
 
-/// The pod addresses are kept beside the leases, so that a restart has its network before it has an API server.
+/// Reads the pod addresses of an earlier run. They are stored beside the address leases, so that a restarted
+/// node has its network before it reaches an API server.
 fn kept_pod_cidr(options: &NodeOptions) -> Option<Ipv4Cidr> {
     std::fs::read_to_string(pod_cidr_file(options)).ok()?.trim().parse().ok()
 }
@@ -396,13 +401,13 @@ fn pod_cidr_file(options: &NodeOptions) -> PathBuf {
     options.layout.network().join("pod-cidr")
 }
 
-/// What the kubelet needs of the node's network.
+/// The parts of the node's network that the kubelet needs.
 struct NetworkView {
     state: tokio::sync::watch::Receiver<node_status::NetworkState>,
     metrics: Arc<NetworkMetrics>,
 }
 
-/// The kubelet and the node's own status, until `stop`.
+/// Starts the kubelet and the tasks that report the node's status, until `stop`.
 async fn start_kubelet(
     options: &NodeOptions,
     access: &NodeAccess,
@@ -426,7 +431,7 @@ async fn start_kubelet(
     if let Some(fault) = status.reservation_fault() {
         bail!("{fault}");
     }
-    // What the kubelet does at its stop has events, too: see `RunningNode::stopped`.
+    // The kubelet still emits events while it stops: see `RunningNode::stopped`.
     let recorder = EventRecorder::new(client.clone(), "kubelet", &options.name, CancellationToken::new());
     let objects = ObjectSource::new(client.clone(), access.supervisor.clone(), stop.clone());
     let volume_options = volumes::Options { dirs: config.dirs(), allocatable: status.allocatable() };
@@ -487,14 +492,14 @@ async fn start_kubelet(
     Ok((recorder, format!("port {}", options.kubelet_port)))
 }
 
-/// The log has it from the network itself.
+/// Emits the event about the weakness; the network itself logs it.
 fn record_weakness(options: &NodeOptions, recorder: &EventRecorder, weakness: &str) {
     let (kind, name) = (Some("Node".to_owned()), Some(options.name.clone()));
     let about = ObjectReference { kind, name: name.clone(), uid: name, ..ObjectReference::default() };
     recorder.event_about(about, EventType::Warning, "PodAddressesNotEnforced", weakness);
 }
 
-/// Storage drivers register with the kubelet through sockets in a folder of its own.
+/// Starts the registration of storage drivers, which use sockets in a folder of their own.
 fn start_plugins(
     config: &Config,
     informers: &Arc<Informers>,
@@ -521,7 +526,7 @@ fn start_plugins(
     tasks.spawn(supervisor.run("plugins", stop.clone(), move |until| {
         let (known, plugins) = (Arc::clone(&known), Arc::clone(&plugins));
         async move {
-            // A driver that is found too early would be answered that it cannot be registered.
+            // Registration of a driver that is found before the Node exists would fail.
             tokio::select! {
                 () = until.cancelled() => return,
                 () = known.wait_for_node() => {}
@@ -532,7 +537,7 @@ fn start_plugins(
     csi
 }
 
-/// Logs, exec and the rest, for the API server and whoever else may ask.
+/// Binds the kubelet's server, which serves logs, exec and the rest to the API server and other clients.
 async fn bind_kubelet_server(
     options: &NodeOptions,
     access: &NodeAccess,
@@ -541,7 +546,7 @@ async fn bind_kubelet_server(
     network: Arc<NetworkMetrics>,
 ) -> Result<kubelet_server::BoundServer> {
     let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), options.kubelet_port);
-    // Only to say in plain words what is wrong with the port.
+    // Checks the port first, for its clear error message.
     drop(preflight::listen(address, "--kubelet-port")?);
     let mut configz = kubelet_config(options).configz();
     configz["kubeletconfig"]["address"] = address.ip().to_string().into();

@@ -13,10 +13,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::node::{NodeAccess, NodeOptions};
 
-/// What service proxy and name server count.
+/// The counters of the service proxy and the name server.
 pub struct NetworkMetrics {
     proxy: Arc<proxy::ProxyMetrics>,
-    /// Once there is one.
+    /// Set once the name server runs.
     dns: OnceLock<Arc<dns::DnsServer>>,
 }
 
@@ -25,13 +25,13 @@ impl NetworkMetrics {
         Self { proxy: Arc::new(proxy::ProxyMetrics::new(Arc::clone(clock))), dns: OnceLock::new() }
     }
 
-    /// As text for Prometheus.
+    /// Returns the metrics in the text format of Prometheus.
     pub fn render(&self) -> String {
         self.proxy.render() + &self.dns.get().map(|server| server.metrics()).unwrap_or_default()
     }
 }
 
-/// Service proxy, routes to other nodes, and the name server.
+/// Starts the service proxy, the routes to other nodes, and the name server.
 pub async fn start(
     options: &NodeOptions,
     access: &NodeAccess,
@@ -54,14 +54,14 @@ pub async fn start(
     let server = dns::DnsServer::bind(&dns_config).context("the cluster DNS cannot be set up")?;
 
     let (of_proxy, of_dns, server) = (Arc::clone(&informers), Arc::clone(&informers), Arc::new(server));
-    // Nobody else sets it.
+    // This is the only place that sets it.
     let _ = counted.dns.set(Arc::clone(&server));
     let (mut first, metrics) = (Some(first), Arc::clone(&counted.proxy));
     tasks.spawn(supervisor.run("service-proxy", stop.clone(), move |stop| {
         let (informers, config, first) = (Arc::clone(&of_proxy), config.clone(), first.take());
         let metrics = Arc::clone(&metrics);
         async move {
-            // The rules of the one before are in force, and taken up.
+            // The rules of the previous proxy stay in force, and the new one takes them over.
             let proxy = match first.map_or_else(|| proxy::ServiceProxy::new(config), Ok) {
                 Ok(proxy) => proxy,
                 Err(error) => return tracing::error!(%error, "the service proxy cannot be set up again"),

@@ -1,5 +1,5 @@
-//! What runs a node's pods: the built-in runtime on the built-in network or on CNI plugins, or any CRI runtime with its
-//! own network.
+//! The runtime of a node's pods: the built-in runtime on the built-in network or on CNI plugins, or any CRI
+//! runtime with its own network.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -27,21 +27,22 @@ use crate::layout::shim_cgroup;
 use crate::node::NodeOptions;
 use crate::pod_network::NodeNetwork;
 
-/// Which runtime is asked to run pods.
+/// The options that choose the runtime of pods.
 #[derive(Args, Clone, Default)]
 pub struct RuntimeArgs {
-    /// Socket of a CRI runtime to run pods with, `unix:///run/containerd/containerd.sock` [default: built in]
+    /// Socket of a CRI runtime for pods, `unix:///run/containerd/containerd.sock` [default: built-in runtime]
     #[arg(long, value_name = "ENDPOINT", conflicts_with = "network_plugin")]
     container_runtime_endpoint: Option<String>,
-    /// Socket of its image service, if that is another one
+    /// Socket of the image service [default: the runtime's]
     #[arg(long, value_name = "ENDPOINT", requires = "container_runtime_endpoint")]
     image_service_endpoint: Option<String>,
-    /// Run the pods of RuntimeClasses with this handler by an OCI runtime, `crun=/usr/bin/crun`; may be given several times
+    /// Run pods of RuntimeClasses with this handler with an OCI runtime, `crun=/usr/bin/crun`; may be given
+    /// several times
     #[arg(long, value_name = "NAME=PATH", conflicts_with = "container_runtime_endpoint")]
     runtime_handler: Vec<HandlerArg>,
 }
 
-/// A handler and the program that runs its pods.
+/// A handler and the OCI runtime that runs its pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct HandlerArg {
     name: String,
@@ -54,7 +55,7 @@ impl FromStr for HandlerArg {
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, program) =
             text.split_once('=').ok_or_else(|| format!("{text} is not of the form crun=/usr/bin/crun"))?;
-        // As the handler of a RuntimeClass.
+        // The rule is the same as for the handler of a RuntimeClass.
         match knarr_apimachinery::names::dns1123_label(name).first() {
             Some(problem) => Err(format!("{name:?}: {problem}")),
             None => Ok(Self { name: name.to_owned(), program: PathBuf::from(program) }),
@@ -62,7 +63,7 @@ impl FromStr for HandlerArg {
     }
 }
 
-/// Looks at the programs; blocks.
+/// Checks and opens the programs; blocks.
 fn open_handlers(given: &[HandlerArg]) -> Result<Vec<OciHandler>> {
     let mut handlers: Vec<OciHandler> = Vec::with_capacity(given.len());
     for HandlerArg { name, program } in given {
@@ -75,23 +76,23 @@ fn open_handlers(given: &[HandlerArg]) -> Result<Vec<OciHandler>> {
     Ok(handlers)
 }
 
-/// A node's runtime, with whoever connects its pods.
+/// A node's runtime, with the part that connects its pods to the network.
 pub struct NodeRuntime {
     pub runtime: Arc<dyn ContainerRuntime>,
-    /// The tree that pods' cgroups are made in.
+    /// The tree in which the cgroups of pods are created.
     pub cgroups: Cgroups,
     pods: Pods,
 }
 
 enum Pods {
     Ours(NodeNetwork),
-    /// The runtime connects them itself.
+    /// The CRI runtime connects pods itself.
     Cri(Cri),
 }
 
 impl NodeRuntime {
-    /// Takes up what runs already; `known` is the node's part of the pods' addresses, if it has one by now. Gives
-    /// words about it for the terminal as well.
+    /// Opens the runtime and takes over the pods that run already. `known` is the node's range of pod
+    /// addresses, if it has one already. Also returns a description for the terminal.
     pub async fn open(
         options: &NodeOptions,
         known: Option<Ipv4Cidr>,
@@ -104,7 +105,8 @@ impl NodeRuntime {
         }
     }
 
-    /// The node's part of the pods' addresses is known now. `known` is what [`NodeRuntime::open`] was given.
+    /// Sets the node's range of pod addresses once it is assigned. `known` is the value that
+    /// [`NodeRuntime::open`] got.
     pub async fn set_pod_cidr(
         &self,
         options: &NodeOptions,
@@ -121,8 +123,8 @@ impl NodeRuntime {
         }
     }
 
-    /// Whether pods can be connected, once the node's part of the pods' addresses is `known`. A CRI runtime tells it
-    /// in its own status.
+    /// Returns whether pods can be connected; `known` means that the node has a range of pod addresses. A CRI
+    /// runtime reports its network in its own status.
     pub fn network_state(&self, known: bool) -> NetworkState {
         match &self.pods {
             _ if !known => Err("the node has no pod addresses yet".to_owned()),
@@ -131,7 +133,7 @@ impl NodeRuntime {
         }
     }
 
-    /// Tells the state of the network, which knows its addresses now, and every change of it, until `stop`.
+    /// Sends the state of the network, whose addresses are known by now, and each later change, until `stop`.
     pub fn keep_telling(
         &self,
         state: watch::Sender<NetworkState>,
@@ -145,7 +147,7 @@ impl NodeRuntime {
         }
     }
 
-    /// What pods can do to each other on the network because the kernel lacks something.
+    /// Describes what pods can do to each other on the network because the kernel lacks a feature.
     pub fn network_weakness(&self) -> Option<&'static str> {
         match &self.pods {
             Pods::Ours(network) => network.weakness(),
@@ -153,12 +155,12 @@ impl NodeRuntime {
         }
     }
 
-    /// Whether routes to the pods of other nodes are this program's work: where it connects the pods.
+    /// Whether this program keeps the routes to the pods of other nodes: only with the built-in network.
     pub fn routes_to_nodes(&self) -> bool {
         matches!(self.pods, Pods::Ours(NodeNetwork::BuiltIn(_)))
     }
 
-    /// Where a configuration of the network is waited for, if none is there.
+    /// Returns the folder in which a network configuration is awaited, if none exists yet.
     pub fn awaited_configuration(&self) -> Option<&Path> {
         match &self.pods {
             Pods::Ours(network) => network.awaited_configuration(),
@@ -183,11 +185,11 @@ fn network_config(options: &NodeOptions, pod_cidr: Ipv4Cidr) -> Result<pods::Pod
 async fn tell_pod_cidr(runtime: &Cri, options: &NodeOptions, cidr: Ipv4Cidr) -> Result<()> {
     pods::open_without_pods(&network_config(options, cidr)?)
         .context("the node's network cannot be set up")?;
-    let told = runtime.set_pod_cidr(&cidr.to_string()).await;
-    told.with_context(|| format!("the container runtime does not take the pod addresses {cidr}"))
+    let set = runtime.set_pod_cidr(&cidr.to_string()).await;
+    set.with_context(|| format!("the container runtime does not take the pod addresses {cidr}"))
 }
 
-/// With its operations counted.
+/// Wraps the runtime so that its operations are counted.
 fn instrumented(runtime: impl ContainerRuntime) -> Arc<dyn ContainerRuntime> {
     Arc::new(InstrumentedRuntime::new(Arc::new(runtime), Arc::new(SystemClock)))
 }

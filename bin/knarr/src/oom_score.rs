@@ -1,12 +1,14 @@
-//! Who the kernel takes first when memory runs out: pods, not the server that keeps them.
+//! The server's OOM score: when memory runs out the kernel kills pods first, not the server.
 
 use std::io;
 
-/// As upstream's kubelet and proxy set it. Guaranteed pods have -997, critical ones, too; shims have -998.
+/// The same value as upstream's kubelet and kube-proxy. Guaranteed and critical pods have -997; shims have
+/// -998.
 const SERVER: &str = "-999";
 const FILE: &str = "/proc/self/oom_score_adj";
 
-/// Protects a server. Lowering the score needs CAP_SYS_RESOURCE, which some machines withhold even from root.
+/// Protects a server from the OOM killer. Lowering the score needs CAP_SYS_RESOURCE, which some machines
+/// withhold even from root.
 pub fn protect() {
     match std::fs::write(FILE, SERVER) {
         Ok(()) => {}

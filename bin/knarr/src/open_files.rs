@@ -1,14 +1,16 @@
-//! How many files the process may open: as many as the kernel allows to a server, as many as usual to what it starts.
+//! The limit of open files: the kernel's maximum for a server, the usual one for the processes that it
+//! starts.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// The soft limit that programs expect at their start. Source: file-nr in `man 2 getrlimit`; programs that use select(2)
 /// cannot handle descriptors above it.
 const USUAL: u64 = 1024;
-/// A server with fewer than this is worth a warning: each connection, watch and container takes some.
+/// A server with a lower limit logs a warning: each connection, watch and container needs some files.
 const FEW: u64 = 4096;
 
-/// Raises the soft limit to the hard one, as Go does for its programs. What the process starts gets [`USUAL`] back.
+/// Raises the soft limit to the hard one, as Go does for its programs. Processes that this one starts get
+/// [`USUAL`] again.
 pub fn raise() {
     match set_soft(|hard| hard) {
         Ok(limit) if limit < FEW => {
@@ -19,13 +21,13 @@ pub fn raise() {
     }
 }
 
-/// For a process that was started by a server and will start containers.
+/// Lowers the limit to [`USUAL`] in a process that a server has started and that will start containers.
 pub fn restore() {
-    // A limit that cannot be lowered does no harm.
+    // If the limit cannot be lowered, it does no harm.
     let _ = set_soft(|hard| hard.min(USUAL));
 }
 
-/// The soft limit.
+/// Returns the soft limit.
 pub fn limit() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(USUAL, |(soft, _)| soft)
 }

@@ -1,25 +1,26 @@
-//! What commands print: a reader that has heard enough, such as `head`, ends nothing and panics nothing.
+//! Output of commands that tolerates a closed pipe: a reader that leaves early, such as `head`, ends no
+//! command and causes no panic.
 
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether something could not be written, and the reader was not the one who left.
+/// Whether a write failed for another reason than a closed pipe.
 static FAILED: AtomicBool = AtomicBool::new(false);
 
-/// In place of the standard one, which panics when nobody reads. A command finishes its work all the same: half a
-/// reset, or a server without its terminal, would be worse than words unread.
+/// Replaces the standard macro, which panics when the pipe is closed. The command still finishes its work:
+/// half a reset, or a server that ends with its terminal, would be worse than lost output.
 macro_rules! println {
     () => { $crate::output::line(format_args!("")) };
     ($($words:tt)*) => { $crate::output::line(format_args!($($words)*)) };
 }
 
-/// See `println`; without the end of the line.
+/// Prints like `println`, without the newline.
 macro_rules! print {
     ($($words:tt)*) => { $crate::output::write(format_args!($($words)*)) };
 }
 
-/// In place of the standard one: with nowhere to complain, nothing is said.
+/// Replaces the standard macro; output is dropped if standard error cannot be written.
 macro_rules! eprintln {
     ($($words:tt)*) => { $crate::output::complain(format_args!($($words)*)) };
 }
@@ -33,7 +34,7 @@ pub fn write(words: Arguments) {
 }
 
 pub fn complain(words: Arguments) {
-    // Nowhere is left to say that this failed.
+    // If standard error fails as well, the failure cannot be reported.
     let _ = writeln!(std::io::stderr(), "{words}");
 }
 
@@ -47,12 +48,13 @@ fn words(written: &std::io::Result<()>) -> String {
     written.as_ref().err().map(ToString::to_string).unwrap_or_default()
 }
 
-/// A reader that left wanted no more; anything else loses what was to be kept.
+/// Decides whether output was lost: a closed pipe means that the reader wants no more, any other error is a
+/// loss.
 fn is_loss(written: &std::io::Result<()>) -> bool {
     written.as_ref().is_err_and(|error| error.kind() != ErrorKind::BrokenPipe)
 }
 
-/// Whether all that was printed went out, or was not wanted.
+/// Flushes standard output; returns whether everything was written, apart from what a closed pipe refused.
 pub fn is_whole() -> bool {
     note(std::io::stdout().flush());
     !FAILED.load(Ordering::Relaxed)

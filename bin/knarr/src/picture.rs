@@ -1,4 +1,5 @@
-//! A picture of a cluster for questions about scheduling: of the live one, or from a file.
+//! The objects of a cluster that scheduling depends on, read from the live cluster or from a file, for
+//! `explain` and `simulate`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,20 +20,20 @@ use crate::layout::{DEFAULT_DATA_DIR, Layout};
 
 #[derive(Args)]
 pub struct PictureArgs {
-    /// Kubeconfig of a user who may list nodes and pods; without it, the server's own in its data folder
+    /// Kubeconfig of a user who may list nodes and pods [default: the server's own in its data folder]
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Ask about a saved cluster instead: what `knarr simulate --save` wrote, or `kubectl get --all-namespaces -o json`
-    /// printed of all kinds that docs/scheduling-questions.md lists
+    /// Use a saved cluster: the output of `knarr simulate --save`, or of `kubectl get --all-namespaces -o
+    /// json` for all kinds that docs/scheduling-questions.md lists
     #[arg(long, value_name = "FILE", conflicts_with = "save")]
     snapshot: Option<PathBuf>,
-    /// Save everything that scheduling looks at, for `--snapshot`
+    /// Save all objects that scheduling depends on, for `--snapshot`
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
-    /// The scheduler's configuration, where it has one: a `KubeSchedulerConfiguration`
+    /// Configuration of the scheduler, a `KubeSchedulerConfiguration`
     #[arg(long, value_name = "FILE")]
     scheduler_config: Option<PathBuf>,
-    /// Namespace of what names none
+    /// Namespace of objects that name none
     #[arg(short, long, default_value = "default")]
     pub namespace: String,
     /// Output format
@@ -40,7 +41,7 @@ pub struct PictureArgs {
     pub output: Output,
 }
 
-/// A kind of question that a server answers.
+/// A kind of request that the server's scheduling API answers.
 pub struct Question {
     kind: &'static str,
     plural: &'static str,
@@ -73,8 +74,8 @@ impl PictureArgs {
         Ok(WhatIf::new(&configuration, &objects)?)
     }
 
-    /// What the server itself answers: it knows what its scheduler thinks of nodes. `None` where it takes no such
-    /// questions from this user, or where the question is about something else than the cluster as it runs.
+    /// Asks the server, which knows its scheduler's view of node health. Returns `None` if it does not answer
+    /// such requests of this user, or if the request is not about the cluster as it runs now.
     pub fn ask<T: DeserializeOwned>(&self, question: &Question, spec: &Value) -> Result<Option<T>> {
         if self.snapshot.is_some() || self.save.is_some() || self.scheduler_config.is_some() {
             return Ok(None);
@@ -95,7 +96,7 @@ impl PictureArgs {
                 ))
             }
             Err(error) if error.is_not_found() => Ok(None),
-            // The question is wrong wherever it is asked.
+            // The request is invalid on the server and here.
             Err(error) if error.status().is_some_and(|status| status.code() == 400) => Err(error.into()),
             Err(error) if error.status().is_some() => {
                 eprintln!("warning: judged here, for the server does not answer: {error}");
@@ -125,13 +126,15 @@ impl PictureArgs {
     }
 }
 
-/// Everything that scheduling looks at, and warnings: what the user may not list is left out, but for nodes and pods.
+/// Reads all objects that scheduling depends on. Also returns warnings: kinds that the user may not list are
+/// left out, except for nodes and pods.
 pub async fn read(client: &Client) -> Result<(Vec<Value>, Vec<String>)> {
     let (mut objects, mut warnings) = (Vec::new(), Vec::new());
     for (at, resource) in what_if::READ.iter().enumerate() {
         let list = match client.transport().list(resource, None, &ListOptions::default()).await {
             Ok(list) => list,
-            // Kinds that are served on request only are no loss. Of a path that it does not know, a server says no reason.
+            // Kinds that are served on request only may be missing. For an unknown path, a server returns no
+            // reason in its Status.
             Err(error) if at >= 2 && not_served(&error) && resource.version != "v1" => continue,
             Err(error) if at >= 2 && error.status().is_some() => {
                 warnings.push(format!("{} are left out: {error}", resource.plural));
@@ -155,13 +158,13 @@ fn not_served(error: &ClientError) -> bool {
     error.status().is_some_and(|status| status.code() == 404)
 }
 
-/// Writes what `objects` reads.
+/// Writes the objects in the form that `objects` reads.
 fn save(file: &Path, objects: &[Value]) -> Result<()> {
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
     std::fs::write(file, list.to_string()).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// The objects of a file; `-` is standard input.
+/// Reads the objects of a file; `-` is standard input.
 pub fn objects(file: &Path) -> Result<Vec<Value>> {
     let read = what_if::read(&text(file)?);
     read.map_err(|why| anyhow::anyhow!("{}: {why}", file.display()))
@@ -176,7 +179,7 @@ fn text(file: &Path) -> Result<String> {
     read.with_context(|| format!("cannot read {}", file.display()))
 }
 
-/// Rows with their columns aligned, as kubectl prints them.
+/// Prints rows with aligned columns, as kubectl does.
 pub fn print_table(rows: &[Vec<String>]) {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| rows.iter().filter_map(|r| r.get(column)).map(|c| c.chars().count()).max();

@@ -1,4 +1,4 @@
-//! The cluster's certificates: its own CA, and what is signed with it. Files are made once and renewed when due.
+//! The cluster's certificates: its own CA and what it signs. Files are created once and renewed when due.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -22,11 +22,11 @@ use crate::signer::{CertificateKeys, SigningKey, TokenKey};
 const CLUSTER: &str = "kubernetes";
 const FRONT_PROXY: &str = "kubernetes-front-proxy";
 const KUBELET_SERVING: &str = "kubernetes-kubelet-serving";
-/// The file that keeps the identity of a cluster whose authorities have been rotated.
+/// The file that holds the identity of a cluster whose authorities have been rotated.
 const IDENTITY: &str = "identity";
 const CA_YEARS: i64 = 10;
 const LEAF_DAYS: i64 = 365;
-/// A certificate with less than this left is made anew: at a start, and once a day while the server runs.
+/// A certificate that is valid for fewer days is renewed: at a start, and once a day while the server runs.
 const RENEW_DAYS: i64 = 30;
 
 /// The folder `pki/` of a server's data folder.
@@ -45,17 +45,17 @@ pub struct Credentials {
 }
 
 impl Pki {
-    /// Opens the folder, making the CA on first use.
+    /// Opens the folder; creates the CA on first use.
     pub fn open(folder: PathBuf) -> Result<Self> {
         Self::open_at(folder, Arc::new(SystemClock))
     }
 
-    /// As `open`, with the clock by which certificates are made and judged.
+    /// Opens the folder like `open`, with the clock that certificates are issued and checked by.
     pub fn open_at(folder: PathBuf, clock: Arc<dyn Clock>) -> Result<Self> {
         Self::open_as(folder, CLUSTER, clock)
     }
 
-    /// As `open`, with the common name of a CA that is made now.
+    /// Opens the folder like `open`; a new CA gets this common name.
     fn open_as(folder: PathBuf, name: &str, clock: Arc<dyn Clock>) -> Result<Self> {
         fs::DirBuilder::new()
             .recursive(true)
@@ -64,7 +64,7 @@ impl Pki {
             .with_context(|| in_folder(&folder))?;
         let (cert_path, key_path) = (folder.join("ca.crt"), folder.join("ca.key"));
         if !cert_path.exists() {
-            // A key that is there was kept by somebody, or by a start that was killed here: it is not thrown away.
+            // An existing key was kept on purpose, or a start was killed at this point: it is not replaced.
             let key = if key_path.exists() {
                 KeyPair::from_pem(&read(&key_path)?).with_context(|| unreadable(&key_path))?
             } else {
@@ -81,20 +81,20 @@ impl Pki {
         Ok(Self { folder, ca_key, ca_pem, clock })
     }
 
-    /// The authority that vouches for proxies which tell who a user is; it signs nothing else.
+    /// Returns the authority of front proxies, which assert the identity of users; it signs nothing else.
     pub fn front_proxy(&self) -> Result<Self> {
         Self::open_as(self.folder.join("front-proxy"), FRONT_PROXY, Arc::clone(&self.clock))
     }
 
-    /// The authority of kubelets' serving certificates. API servers alone trust it, so that no node, whatever it manages
-    /// to get a certificate for, is taken for the API server.
+    /// Returns the authority of kubelets' serving certificates. Only API servers trust it, so that no node
+    /// can pose as the API server, whatever certificate it obtains.
     pub fn kubelet_serving(&self) -> Result<Self> {
         let folder = self.folder.join("kubelet-serving");
         Self::open_as(folder, KUBELET_SERVING, Arc::clone(&self.clock))
     }
 
-    /// What API servers check kubelets against: that authority, and the cluster's own, which signed for kubelets in
-    /// former versions and still does in nodes' kubeconfigs.
+    /// Returns the authorities that API servers verify kubelets against: that of serving certificates and the
+    /// cluster's own, which signed for kubelets in former versions and still does in nodes' kubeconfigs.
     pub fn kubelet_trust(&self) -> Result<String> {
         Ok(format!("{}\n{}", self.kubelet_serving()?.ca_pem.trim(), self.ca_pem))
     }
@@ -107,13 +107,14 @@ impl Pki {
         &self.ca_pem
     }
 
-    /// The credentials `NAME.crt` and `NAME.key`: kept while they fit the subject and are not near their end.
+    /// Returns the credentials `NAME.crt` and `NAME.key`. They are kept while they match the subject and do
+    /// not expire soon, and otherwise issued again.
     pub fn credentials(&self, name: &str, subject: &Subject) -> Result<Credentials> {
         let (cert_path, key_path) = self.files(name);
         if cert_path.exists() && key_path.exists() {
             let kept = Credentials { certificate: read(&cert_path)?, key: read(&key_path)? };
             let good = still_good(&kept.certificate, subject, self.clock.now()) && is_pair(&kept);
-            // Not where another authority signs now, even if the one that did is still trusted.
+            // Credentials of another authority are replaced, even if that authority is still trusted.
             if good && certificate::is_signed_by(&kept.certificate, &self.ca_pem) {
                 return Ok(kept);
             }
@@ -124,7 +125,7 @@ impl Pki {
         Ok(made)
     }
 
-    /// New credentials in place of those of this name, for the same subject and alternative names.
+    /// Replaces the credentials of this name by new ones with the same subject and alternative names.
     pub fn renew(&self, name: &str) -> Result<Credentials> {
         let (cert_path, key_path) = self.files(name);
         let holder = certificate::Holder::of(&read(&cert_path)?)
@@ -143,25 +144,25 @@ impl Pki {
         Ok(made)
     }
 
-    /// The same folder, read anew.
+    /// Reads the same folder again.
     pub fn another(&self) -> Result<Self> {
         Self::open_at(self.folder.clone(), Arc::clone(&self.clock))
     }
 
-    /// As [`lock`].
+    /// Locks the folder, see [`lock`].
     pub fn lock(&self) -> Result<Flock<fs::File>> {
         lock(&self.folder)
     }
 
-    /// Makes what is missing of the other authorities and the token key.
+    /// Creates the other authorities and the token key if they are missing.
     pub fn authorities(&self) -> Result<()> {
         self.front_proxy()?;
         self.kubelet_serving()?;
         self.service_account_key().map(|_| ())
     }
 
-    /// A new authority to take the place of one of `knarr certificates`, kept nowhere yet. Its name has its time in it,
-    /// which distinguishes it from the others.
+    /// Creates an authority to replace one of those that `knarr certificates` names; it is not stored yet.
+    /// The time in its common name distinguishes it from the others.
     pub fn new_authority(&self, name: &str) -> Result<Pair> {
         let base = match name {
             "front-proxy/ca" => FRONT_PROXY,
@@ -174,12 +175,12 @@ impl Pki {
         Ok(Pair { certificates, key: key.serialize_pem() })
     }
 
-    /// Where credentials of this name are: certificate and key.
+    /// Returns the paths of the certificate and the key of this name.
     pub fn files(&self, name: &str) -> (PathBuf, PathBuf) {
         (self.folder.join(format!("{name}.crt")), self.folder.join(format!("{name}.key")))
     }
 
-    /// Fresh credentials, not kept in the folder.
+    /// Signs new credentials that are not stored in the folder.
     pub fn sign(&self, subject: &Subject) -> Result<Credentials> {
         let key = KeyPair::generate()?;
         let lifetime = Duration::from_secs(LEAF_DAYS.unsigned_abs() * 86_400);
@@ -192,7 +193,7 @@ impl Pki {
         Authority { certificate_pem: &self.ca_pem, key: &self.ca_key }
     }
 
-    /// What servers of one cluster have in common: a digest of the first authority and token key that it had.
+    /// Returns what identifies the cluster to its servers: a digest of its first authority and token key.
     pub fn identity(&self) -> Result<String> {
         match kept_identity(&self.folder)? {
             Some(kept) => Ok(kept),
@@ -200,12 +201,12 @@ impl Pki {
         }
     }
 
-    /// Keeps the identity, whatever becomes of the authorities.
+    /// Stores the identity, so that it outlasts rotations of the authorities.
     pub fn keep_identity(&self) -> Result<()> {
         write_private(&self.folder.join(IDENTITY), self.identity()?.as_bytes())
     }
 
-    /// The key that signs service-account tokens (P-256, PKCS#8 PEM), made on first use.
+    /// Returns the key that signs service account tokens (P-256, PKCS#8 PEM), created on first use.
     pub fn service_account_key(&self) -> Result<String> {
         let path = self.folder.join("sa.key");
         if !path.exists() {
@@ -222,20 +223,20 @@ impl std::fmt::Debug for Pki {
 }
 
 impl Pki {
-    /// Signs certificate requests with the cluster's authorities.
+    /// Returns the keys that sign certificate requests, those of the cluster's authorities.
     pub fn certificate_signer(&self) -> Result<CertificateKeys> {
         let of = |folder: &Path| SigningKey::open(&folder.join("ca.crt"), &folder.join("ca.key"));
         let kubelet_serving = of(&self.kubelet_serving()?.folder)?;
         Ok(CertificateKeys { clients: of(&self.folder)?, kubelet_serving: Some(kubelet_serving) })
     }
 
-    /// Signs the tokens of service accounts.
+    /// Returns the key that signs service account tokens.
     pub fn token_signer(&self) -> Result<TokenKey> {
         TokenKey::new(&self.service_account_key()?)
     }
 }
 
-/// [`Pki::identity`] of a folder that is left as it is; an error where a file is missing.
+/// Returns [`Pki::identity`] of a folder without changing it; fails if a file is missing.
 pub fn identity_in(folder: &Path) -> Result<String> {
     match kept_identity(folder)? {
         Some(kept) => Ok(kept),
@@ -243,7 +244,7 @@ pub fn identity_in(folder: &Path) -> Result<String> {
     }
 }
 
-/// The identity of a cluster whose authorities have been rotated.
+/// Reads the identity of a cluster whose authorities have been rotated.
 fn kept_identity(folder: &Path) -> Result<Option<String>> {
     let kept = folder.join(IDENTITY);
     if !kept.exists() {
@@ -271,7 +272,7 @@ fn ca_params(common_name: &str) -> Result<CertificateParams> {
     Ok(params)
 }
 
-/// From an hour ago, so that machines with a slow clock accept it.
+/// Sets a validity that begins an hour ago, so that machines with a slow clock accept it.
 fn valid_for(params: &mut CertificateParams, days: i64) {
     let now = std::time::SystemTime::now();
     params.not_before = (now - std::time::Duration::from_secs(3600)).into();
@@ -283,13 +284,13 @@ fn still_good(pem: &str, subject: &Subject, now: Timestamp) -> bool {
     let left = holder.not_after.as_second() - now.as_second();
     let (names, addresses) = certificate::alternative_names(subject.names, subject.addresses);
     left >= RENEW_DAYS * 86_400
-        // The API server knows a kubelet by it.
+        // The API server identifies a kubelet by its common name.
         && subject.common_name == holder.common_name
         && names.iter().all(|name| holder.names.contains(name))
         && addresses.iter().all(|address| holder.addresses.contains(address))
 }
 
-/// Whether certificate and key belong together: they are written one after the other.
+/// Decides whether certificate and key belong together: they are written one after the other.
 fn is_pair(credentials: &Credentials) -> bool {
     let key = KeyPair::from_pem(&credentials.key);
     key.is_ok_and(|key| certificate::check_pair(&credentials.certificate, &key).is_ok())

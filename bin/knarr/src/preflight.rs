@@ -1,11 +1,11 @@
-//! What a node needs of its machine, checked before anything is brought up: one sentence per lack, and what to do.
+//! Checks of the machine before a node starts: one sentence for each missing requirement, with its remedy.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// Root, the kernel features of containers, and control groups.
+/// Checks for root, the kernel features of containers, and control groups.
 pub fn node() -> Result<()> {
     root("run a node")?;
     let filesystems =
@@ -25,7 +25,7 @@ pub fn node() -> Result<()> {
     Ok(())
 }
 
-/// Fails unless the process is root's.
+/// Fails unless the process runs as root.
 pub fn root(what: &str) -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         bail!("knarr has to be root to {what}: run it with sudo");
@@ -33,7 +33,7 @@ pub fn root(what: &str) -> Result<()> {
     Ok(())
 }
 
-/// A listener on the address, or a sentence that says which port is taken and what to do.
+/// Binds a listener to the address, or fails with a sentence that names the taken port and the remedy.
 pub fn listen(address: SocketAddr, option: &str) -> Result<TcpListener> {
     let listener = TcpListener::bind(address).map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => anyhow::anyhow!(
@@ -49,10 +49,10 @@ pub fn listen(address: SocketAddr, option: &str) -> Result<TcpListener> {
     Ok(listener)
 }
 
-/// The address of this machine that others reach it by: that of the default route, or else the first one that is
-/// not a loopback address.
+/// Returns the address at which other machines reach this one: that of the default route, or else the first
+/// one that is not a loopback address.
 pub fn node_ip() -> Result<IpAddr> {
-    // Connecting a UDP socket sends nothing; it only asks the kernel which source address it would take.
+    // Connecting a UDP socket sends nothing; it only makes the kernel choose a source address.
     let routed = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
         socket.connect("198.51.100.1:9")?;
         socket.local_addr()
@@ -70,7 +70,7 @@ pub fn node_ip() -> Result<IpAddr> {
         .context("this machine has no network address but loopback: choose one with --node-ip")
 }
 
-/// The machine's host name, as node names have it: lower case.
+/// Returns the machine's host name in the form of node names: lower case.
 pub fn node_name() -> Result<String> {
     let name = nix::unistd::gethostname().context("cannot read the host name")?;
     let name = name.to_string_lossy().trim().to_lowercase();

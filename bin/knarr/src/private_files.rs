@@ -1,4 +1,4 @@
-//! Files that only their owner may read, and the lock of a folder of them.
+//! Files that only their owner may read, and the lock of a folder of such files.
 
 use std::fs;
 use std::io::Write;
@@ -9,15 +9,16 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::fcntl::{Flock, FlockArg};
 
-/// How long a command waits for others to be done with the folder.
+/// How long a command waits for other processes to release the folder.
 const SOON: Duration = Duration::from_secs(3);
 
-/// Waits for other processes to be done with the folder, and keeps them from changing it until it is dropped.
+/// Locks the folder for reading: waits until other processes have released it, and keeps them from changing
+/// it until the lock is dropped.
 pub fn lock_to_read(folder: &Path) -> Result<Flock<fs::File>> {
     wait_for(folder, FlockArg::LockShared)
 }
 
-/// As [`lock`], and waits for other processes to be done with the folder.
+/// Locks the folder like [`lock`], but waits until other processes have released it.
 pub fn wait_for_lock(folder: &Path) -> Result<Flock<fs::File>> {
     wait_for(folder, FlockArg::LockExclusive)
 }
@@ -33,7 +34,8 @@ fn lock_file(folder: &Path) -> Result<fs::File> {
     options.with_context(|| format!("cannot open {}", path.display()))
 }
 
-/// Keeps other processes from changing a folder of certificates until it is dropped; fails while one of them does.
+/// Keeps other processes from changing a folder of certificates until the lock is dropped; fails if one of
+/// them holds it.
 pub fn lock(folder: &Path) -> Result<Flock<fs::File>> {
     Flock::lock(lock_file(folder)?, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| {
         anyhow::Error::new(error)
@@ -41,21 +43,22 @@ pub fn lock(folder: &Path) -> Result<Flock<fs::File>> {
     })
 }
 
-/// As [`lock`], for a command: waits a moment, as renewals and backups of a running server are over soon.
+/// Locks the folder like [`lock`], for a command: waits a moment, because renewals and backups of a running
+/// server are short.
 pub fn lock_soon(folder: &Path) -> Result<Flock<fs::File>> {
     let (send, receive) = std::sync::mpsc::channel();
     let waited_for = folder.to_owned();
-    // A lock that comes too late is released: nobody receives it.
+    // A lock that is acquired too late is released at once, because its receiver is dropped.
     std::thread::spawn(move || send.send(wait_for_lock(&waited_for)));
     receive.recv_timeout(SOON).unwrap_or_else(|_| lock(folder))
 }
 
-/// A text file, with its name in the error.
+/// Reads a text file; errors contain its path.
 pub fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Writes a file that only its owner may read, whole or not at all. An unchanged file is not written again, so that a
+/// Writes a file that only its owner may read, atomically. An unchanged file is not written again, so that a
 /// server starts on a full disk.
 pub fn write_private(path: &Path, content: &[u8]) -> Result<()> {
     let is_private = |m: fs::Metadata| m.is_file() && m.permissions().mode() & 0o7777 == 0o600;
@@ -63,7 +66,7 @@ pub fn write_private(path: &Path, content: &[u8]) -> Result<()> {
     if fs::symlink_metadata(path).is_ok_and(is_private) && unchanged() {
         return Ok(());
     }
-    // A name of its own: certificate and key differ in their extensions only.
+    // The suffix is added to the whole name, because certificate and key differ in their extensions only.
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");
     let temporary = PathBuf::from(temporary);
@@ -73,7 +76,7 @@ pub fn write_private(path: &Path, content: &[u8]) -> Result<()> {
         file.write_all(content)?;
         file.sync_all()?;
         fs::rename(&temporary, path)?;
-        // The new name is on the disk only with the folder.
+        // The rename is durable only after the folder is synced.
         path.parent().map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
     };
     write().with_context(|| format!("cannot write {}", path.display()))

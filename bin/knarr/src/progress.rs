@@ -1,4 +1,4 @@
-//! What the terminal shows while a cluster comes up: one line per part, with the time it took.
+//! Progress on the terminal while a cluster starts: one line per part, with its duration.
 
 use std::future::Future;
 use std::io::IsTerminal;
@@ -17,7 +17,7 @@ impl Progress {
         Self { started: Instant::now(), colour: std::io::stdout().is_terminal() }
     }
 
-    /// Runs one part of the start and reports it.
+    /// Runs one part of the start and prints its result.
     pub async fn step<T>(&self, what: &str, work: impl Future<Output = Result<(T, String)>>) -> Result<T> {
         let begun = Instant::now();
         match work.await {
@@ -36,7 +36,7 @@ impl Progress {
         println!("{mark} {what:<22} {:>8}  {detail}", human(took));
     }
 
-    /// The closing words: total time, then what to do next.
+    /// Prints the last lines: the total time, then what to do next.
     pub fn ready(&self, lines: &[String]) {
         println!("\n{} in {}", self.paint("1", "Ready"), human(self.started.elapsed()));
         for line in lines {

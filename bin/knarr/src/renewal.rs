@@ -1,4 +1,4 @@
-//! Keeps the certificates of a server from ending while it runs, and shows when they end.
+//! Renews the certificates of a server while it runs, and shows when they expire.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,28 +21,28 @@ use crate::layout::Layout;
 use crate::node_reference::node_reference;
 use crate::pki::Pki;
 
-/// Certificates are renewed weeks before their end: a look a day is plenty.
-const LOOK_EVERY: Duration = Duration::from_secs(86_400);
+/// Certificates are renewed weeks before they expire, so one check a day is enough.
+const CHECK_EVERY: Duration = Duration::from_secs(86_400);
 const RETRY: Duration = Duration::from_secs(3600);
-/// After a failure changes of files are not looked at for so long: they may be our own.
+/// After a failure, changes of files are ignored for this long: this process may have caused them.
 const CALM: Duration = Duration::from_secs(10);
 const METRIC: &str = "knarr_certificate_expiration_timestamp_seconds";
 
-/// What is kept up.
+/// The certificates of a server that are kept valid, and what depends on them.
 pub struct Renewal {
     pub server: ApiServer,
     pub pki: Arc<Pki>,
     pub options: Options,
     pub layout: Layout,
     pub url: String,
-    /// What the kubelet of this process shows, if there is one.
+    /// The serving certificate of this process's kubelet, if it has one.
     pub kubelet: Option<Arc<ServingCertificate>>,
-    /// Files with certificates that somebody else renews.
+    /// Certificate files that an external process renews.
     pub external: Vec<PathBuf>,
 }
 
 impl Renewal {
-    /// Looks once a day, and when a file changes, until `stop`.
+    /// Checks the certificates once a day, and when a file changes, until `stop`.
     pub async fn run(&self, clock: &Arc<dyn Clock>, stop: CancellationToken) {
         let known: Arc<Mutex<Vec<Entry>>> = Arc::default();
         self.server.show_metrics("certificates", {
@@ -53,11 +53,11 @@ impl Renewal {
         let events = EventRecorder::new(client, "knarr", &self.options.node_name, stop.clone());
         let watch = FolderWatch::new(&self.folders()).inspect_err(|error| tracing::warn!("{error:#}")).ok();
         loop {
-            let looked = self.step(clock.now());
-            let failed = looked.is_err();
-            match looked {
+            let checked = self.step(clock.now());
+            let failed = checked.is_err();
+            match checked {
                 Ok(now) => {
-                    self.tell(&events, &lock(&known), &now, clock.now());
+                    self.report(&events, &lock(&known), &now, clock.now());
                     *lock(&known) = now;
                 }
                 Err(error) => {
@@ -79,7 +79,7 @@ impl Renewal {
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = clock.sleep(if failed { RETRY } else { LOOK_EVERY }) => {}
+                () = clock.sleep(if failed { RETRY } else { CHECK_EVERY }) => {}
                 () = folder_watch::changed(watch.as_ref(), clock) => {}
             }
         }
@@ -90,8 +90,9 @@ impl Renewal {
         ["", "front-proxy", "kubelet-serving", issued::FOLDER].map(|folder| pki.join(folder)).to_vec()
     }
 
-    /// Events about what is new since the last look, and about what nobody renews.
-    fn tell(&self, events: &EventRecorder, before: &[Entry], now: &[Entry], at: Timestamp) {
+    /// Emits events about certificates that were renewed since the last check, and about external ones that
+    /// expire soon.
+    fn report(&self, events: &EventRecorder, before: &[Entry], now: &[Entry], at: Timestamp) {
         for name in replaced(before, now) {
             tracing::info!(name, "certificate renewed");
             let text = format!("The certificate {name} was renewed");
@@ -113,7 +114,7 @@ impl Renewal {
         }
     }
 
-    /// Renews what is near its end, and takes up what others have renewed; returns what there is then.
+    /// Renews certificates that expire soon and takes over those that other processes renewed; returns all.
     fn step(&self, now: Timestamp) -> Result<Vec<Entry>> {
         let _lock = self.pki.lock()?;
         control_plane::renewed(&self.pki, &self.options)?;
@@ -133,7 +134,7 @@ fn lock(known: &Mutex<Vec<Entry>>) -> std::sync::MutexGuard<'_, Vec<Entry>> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The names of the certificates that have taken the place of others.
+/// Returns the names of the certificates that have replaced others.
 fn replaced<'a>(before: &[Entry], now: &'a [Entry]) -> Vec<&'a str> {
     let is_new = |entry: &&Entry| before.iter().any(|old| old.name == entry.name && !old.is_same(entry));
     now.iter().filter(is_new).map(|entry| entry.name.as_str()).collect()
@@ -150,7 +151,7 @@ fn metrics(known: &[Entry]) -> String {
     text
 }
 
-/// A label's value, as the text format of Prometheus wants it.
+/// Escapes a label value for the text format of Prometheus.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -165,7 +166,7 @@ mod tests {
     use super::*;
     use crate::pki::{self, Subject};
 
-    /// Today, some days later.
+    /// A clock that shows the present time plus some days.
     struct Later(AtomicI64);
 
     impl Clock for Later {
@@ -215,7 +216,7 @@ mod tests {
         assert_eq!(renewed, ["apiserver"]);
         assert_ne!(first, second);
         assert!(look(600).0.is_empty());
-        // A crash between the writes of key and certificate: both are made anew.
+        // A crash between the writes of key and certificate: both are issued again.
         let key = pki.files("apiserver").1;
         std::fs::write(&key, rcgen::KeyPair::generate().unwrap().serialize_pem()).unwrap();
         assert_eq!(look(600).0, ["apiserver"]);

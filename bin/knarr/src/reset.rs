@@ -19,7 +19,7 @@ pub struct ResetArgs {
     /// The server's data folder
     #[arg(long, default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
     data_dir: PathBuf,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }
@@ -45,7 +45,8 @@ pub fn run(args: ResetArgs) -> Result<()> {
     let report = purge(&layout.runtime(), cgroups)?;
     println!("removed {} pod sandboxes, {} processes", report.sandboxes, report.processes);
 
-    // The folder that the runtime folders of all data folders share goes with the last of them.
+    // The parent folder, which the runtime folders of all data folders share, is removed with the last of
+    // them.
     if let Some(parent) = layout.runtime().parent() {
         let _ = std::fs::remove_dir(parent);
     }
@@ -63,7 +64,7 @@ pub fn run(args: ResetArgs) -> Result<()> {
     Ok(())
 }
 
-/// A folder that holds none of our own is not ours to remove.
+/// Refuses a folder with files but none of a data folder, which must not be removed.
 fn refuse_foreign(layout: &Layout) -> Result<()> {
     let ours = [layout.store(), layout.pki(), layout.images(), layout.kubelet()];
     let mut entries = std::fs::read_dir(layout.root())
@@ -74,7 +75,7 @@ fn refuse_foreign(layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// A server that still runs holds the store's lock, and would make anew what is removed.
+/// Refuses while a server runs: it holds the store's lock and would create again what is removed.
 fn refuse_running(layout: &Layout) -> Result<()> {
     if !layout.store().exists() {
         return Ok(());
@@ -83,7 +84,7 @@ fn refuse_running(layout: &Layout) -> Result<()> {
         Err(knarr_storage::OpenError::Locked(_)) => {
             bail!("a server is running on {}: stop it first", layout.root().display())
         }
-        // Whatever else is wrong with it, it is about to be removed.
+        // Other faults of the store do not matter, because it is about to be removed.
         _ => Ok(()),
     }
 }
@@ -102,7 +103,7 @@ fn confirm(layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// Where the kubelet kept its things.
+/// Returns the kubelet's folder.
 fn kubelet_dir(layout: &Layout) -> PathBuf {
     use std::os::unix::ffi::OsStringExt;
     match std::fs::read(layout.kubelet_dir_file()) {
@@ -111,14 +112,15 @@ fn kubelet_dir(layout: &Layout) -> PathBuf {
     }
 }
 
-/// The cgroups of the pods that this kubelet knew. Other data folders may have theirs beside them.
+/// Returns the cgroups of the pods that this kubelet knew. Pods of other data folders may have cgroups beside
+/// them.
 fn pod_cgroups_of(kubelet: &Path) -> Vec<String> {
     let pods = std::fs::read_dir(kubelet.join("pods")).into_iter().flatten().flatten();
     let uids = pods.filter_map(|pod| pod.file_name().into_string().ok());
     uids.flat_map(|uid| pod_cgroups::possible(&uid)).collect()
 }
 
-/// Removes the data folder; only what is in it where something is mounted there.
+/// Removes the data folder, or only its contents if it is a mount point.
 fn remove_root(root: &Path) -> Result<()> {
     let in_words = || format!("cannot remove {}", root.display());
     for entry in std::fs::read_dir(root).with_context(in_words)? {
@@ -140,7 +142,7 @@ fn remove_root(root: &Path) -> Result<()> {
     }
 }
 
-/// A folder that users chose is left to them, with what others keep there.
+/// Empties a kubelet folder that the user chose; the folder and files of other programs in it stay.
 fn empty_kubelet_dir(kubelet: &Path) -> Result<()> {
     for name in ["pods", "logs", "plugins/kubernetes.io"] {
         let folder = kubelet.join(name);
@@ -149,7 +151,7 @@ fn empty_kubelet_dir(kubelet: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Unmounts what is mounted below these folders (volumes, root file systems), innermost first.
+/// Unmounts everything below these folders (volumes, root file systems), innermost first.
 fn unmount_below(folders: &[&Path]) -> Result<usize> {
     let mounts = std::fs::read_to_string("/proc/self/mounts").context("cannot read the mount table")?;
     let mut targets: Vec<PathBuf> = mounts
@@ -172,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_folder_is_emptied_where_something_is_mounted() {
-        // In a mount namespace of this thread's own.
+        // The test uses a mount namespace of this thread's own.
         let none = None::<&str>;
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
         let private = nix::mount::MsFlags::MS_REC | nix::mount::MsFlags::MS_PRIVATE;

@@ -1,4 +1,4 @@
-//! `knarr scheduler`: the scheduler alone, for the cluster of any API server.
+//! `knarr scheduler`: runs the scheduler alone, for the cluster of any API server.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::component::{Component, ComponentArgs, Identity, Shown};
 use crate::serving::Check;
 
-/// Its name towards the API.
+/// The name that it uses at the API.
 pub const NAME: &str = "kube-scheduler";
 const IDENTITY: Identity = Identity { name: NAME, port: 10259 };
 
@@ -62,11 +62,11 @@ pub fn run(mut args: SchedulerArgs) -> Result<()> {
     })
 }
 
-/// The scheduler while it schedules.
+/// The scheduler that runs in this process, if it holds the lease.
 #[derive(Default)]
 struct Running {
     scheduler: Mutex<Weak<Scheduler>>,
-    /// Whether it has seen the cluster.
+    /// Whether its informers have synced.
     synced: AtomicBool,
 }
 
@@ -75,14 +75,14 @@ impl Running {
         self.scheduler.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One that stands by has nothing to be in step with.
+    /// Returns an error while a running scheduler has not synced; one that waits for the lease is in sync.
     fn in_step(&self) -> Result<(), String> {
         let waits = self.scheduler().strong_count() > 0 && !self.synced.load(Ordering::Relaxed);
         if waits { Err("waiting for handlers to sync".to_owned()) } else { Ok(()) }
     }
 }
 
-/// Its pages.
+/// Returns what the pages of the scheduler serve.
 fn shown(args: &ComponentArgs, config: &Configuration, running: &Arc<Running>) -> Shown {
     let names = config.profiles.iter().filter_map(|profile| profile.scheduler_name.as_deref());
     let mut profiles: Vec<Value> = names.map(|name| json!({"schedulerName": name})).collect();
@@ -103,7 +103,7 @@ fn shown(args: &ComponentArgs, config: &Configuration, running: &Arc<Running>) -
     let checks = move || {
         vec![
             Check { name: "ping".into(), endpoints: &["livez"], result: Ok(()) },
-            // A process on its way out answers nobody any more.
+            // A process that shuts down no longer answers.
             Check { name: "shutdown".into(), endpoints: &["readyz"], result: Ok(()) },
             Check { name: "sched-handler-sync".into(), endpoints: &["readyz"], result: seen.in_step() },
         ]
@@ -117,25 +117,27 @@ fn shown(args: &ComponentArgs, config: &Configuration, running: &Arc<Running>) -
     Shown { checks, count_at: &["healthz", "readyz"], metrics, config }
 }
 
-/// What the file says, or the defaults without one; `option` named it.
+/// Returns the configuration of the file, or the defaults without one; `option` is the flag that named the
+/// file.
 pub fn configuration(option: &str, file: Option<&Path>) -> Result<Configuration> {
     let Some(file) = file else { return Ok(Configuration::default()) };
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let read = Configuration::from_yaml(&text).and_then(|config| {
-        // Profiles are made for real once there is an API server; what is wrong with them is told now.
+        // The profiles that are used are built once an API server is reached; building them here reports
+        // errors early.
         config.profiles(&Arc::default())?;
         Ok(config)
     });
     read.with_context(|| format!("{option} {}", file.display()))
 }
 
-/// What becomes of a scheduler: each one is set up, and later has seen the cluster.
+/// A stage of a scheduler's start: it is created first, and later it has synced.
 pub enum Stage<'a> {
     Started(&'a Arc<Scheduler>),
     Synced,
 }
 
-/// Schedules until `stop`, as a supervised task: whenever the scheduler fails, a new one takes its place.
+/// Schedules until `stop`, as a supervised task: whenever the scheduler fails, a new one replaces it.
 pub fn schedule(
     client: Client,
     config: Configuration,
@@ -156,7 +158,7 @@ async fn one_life(
     observe: &(dyn Fn(Stage<'_>) + Send + Sync),
     stop: CancellationToken,
 ) {
-    // What is bound after the stop has its events, too.
+    // Bindings that finish after the stop emit events too.
     let recording = CancellationToken::new();
     let _recorded = recording.clone().drop_guard();
     let recorder = EventRecorder::new(client.clone(), "default-scheduler", "", recording);
@@ -176,7 +178,7 @@ async fn one_life(
 
 fn seed() -> u64 {
     let mut bytes = [0u8; 8];
-    // A choice among equals needs no secrecy: without the system's randomness, time will do.
+    // Breaking ties needs no secrecy: without the system's randomness, the time serves as the seed.
     if ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes).is_err() {
         return jiff::Timestamp::now().as_nanosecond() as u64;
     }

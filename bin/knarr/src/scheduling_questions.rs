@@ -1,6 +1,7 @@
-//! Questions about scheduling as an API: `scheduling.knarr.io/v1alpha1`, see docs/scheduling-questions.md.
+//! Scheduling explanations and simulations as an API: `scheduling.knarr.io/v1alpha1`, see
+//! docs/scheduling-questions.md.
 //!
-//! Who asks learns from the answer about all nodes and the pods on them, so the right has to hold in all namespaces.
+//! The answer reveals all nodes and the pods on them, so the caller needs the right in all namespaces.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -22,12 +23,13 @@ use crate::picture;
 const EXPLANATION: &str = "PodExplanation";
 const SIMULATION: &str = "Simulation";
 
-/// What the scheduler that runs here thinks of nodes and workloads; of none while another server's one schedules.
+/// The health of nodes and workloads as the scheduler of this process judges it; `None` while another
+/// server's scheduler is active.
 #[derive(Default)]
 pub struct LiveHealth(Mutex<Weak<Health>>);
 
 impl LiveHealth {
-    /// From now on this scheduler's.
+    /// Uses the health of this scheduler from now on.
     pub fn is_of(&self, scheduler: &Scheduler) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(scheduler.health());
     }
@@ -37,21 +39,21 @@ impl LiveHealth {
     }
 }
 
-/// Answers from a picture of the cluster as it is now.
+/// Answers requests from a fresh list of the cluster's objects.
 pub struct Questions {
     configuration: Configuration,
     health: Arc<LiveHealth>,
-    /// Reads the picture; there once the API server is.
+    /// Lists the objects; set once the API server runs.
     client: OnceLock<Client>,
-    /// A picture is as large as the cluster: one at a time.
+    /// The list is as large as the cluster, so one request is answered at a time.
     turn: Arc<Semaphore>,
 }
 
-/// How long one answer may be worked on.
+/// How long one answer may take.
 const MOST_TIME: Duration = Duration::from_secs(30);
-/// Pods of one simulation, of all manifests together.
+/// The most pods of one simulation, of all manifests together.
 const MOST_PODS: usize = 50_000;
-/// Bytes of these pods, as their templates are written.
+/// The most bytes of these pods, as their templates are serialized.
 const MOST_BYTES: usize = 32 << 20;
 
 impl Questions {
@@ -59,9 +61,9 @@ impl Questions {
         Arc::new(Self { configuration, health, client: OnceLock::new(), turn: Arc::new(Semaphore::new(1)) })
     }
 
-    /// Gives it the access that it reads with, which has to see everything.
+    /// Sets the client for listing objects, which must be allowed to list all of them.
     pub fn read_with(&self, client: Client) {
-        // Only the first one counts.
+        // Only the first client is used.
         let _ = self.client.set(client);
     }
 }
@@ -90,11 +92,11 @@ impl LocalApi for Questions {
         let health = self.health.get();
         let clock = Arc::clone(client.clock());
         let until = clock.monotonic().saturating_add(MOST_TIME);
-        // Dropped with this future, when nobody waits for the answer any longer.
+        // Dropped with this future, when the client no longer waits for the answer.
         let waiting = CancellationToken::new();
         let (gone, _waits) = (waiting.clone(), waiting.drop_guard());
         let answered = tokio::task::spawn_blocking(move || {
-            // The next one waits until this thread has ended, whoever has gone meanwhile.
+            // The next request waits until this thread has ended, even if this client has left.
             let _turn = turn;
             let stop = || gone.is_cancelled() || clock.monotonic() >= until;
             let mut what_if = WhatIf::with_health(&configuration, &objects, health).map_err(internal)?;
@@ -104,7 +106,7 @@ impl LocalApi for Questions {
     }
 }
 
-/// What is asked.
+/// A request, parsed.
 enum Question {
     Pod(String),
     Written(Value),

@@ -1,5 +1,5 @@
-//! Reads the store's file once a day, slowly, and says what of it is not as it was written. The state is in memory, so
-//! nothing else would notice before the next start.
+//! Reads the store's file once a day, slowly, and reports damage. The server works on its state in memory, so
+//! nothing else would notice the damage before the next start.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,41 +11,41 @@ use tokio_util::sync::CancellationToken;
 
 use crate::node_reference::node_reference;
 
-/// The first look comes when the server has been up for a while.
+/// The first check starts when the server has been up for a while.
 const FIRST: Duration = Duration::from_secs(15 * 60);
 const EVERY: Duration = Duration::from_secs(86_400);
-/// Between two steps, each of which reads about a megabyte.
+/// The pause between two steps, each of which reads about a megabyte.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Faults that an event names, and that the log does.
+/// The most faults that an event names, and that the log has.
 const NAMED: usize = 3;
 const LOGGED: usize = 100;
 
 pub const REASON: &str = "StoreDamaged";
 
-/// What looks have come to.
+/// The results of the checks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counts {
     bytes: u64,
-    /// Of the last whole look.
+    /// Faults of the last complete check.
     faults: u64,
-    /// Seconds since 1970.
+    /// When the last complete check ended, in seconds since 1970.
     last: Option<i64>,
 }
 
-/// Looks at the file of a store.
+/// Checks the file of a store.
 #[derive(Debug, Clone, Default)]
 pub struct Scrub {
     counts: Arc<Mutex<Counts>>,
 }
 
 impl Scrub {
-    /// The text of the metrics, from now on.
+    /// Returns a function that renders the metrics.
     pub fn metrics(&self) -> impl Fn() -> String + Send + Sync + 'static {
         let counts = Arc::clone(&self.counts);
         move || metrics(*counts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Looks again and again until `stop`; events are about the Node of this name.
+    /// Checks the file once a day until `stop`; events are about the Node of this name.
     pub async fn run(
         self,
         store: Arc<dyn Store>,
@@ -57,7 +57,7 @@ impl Scrub {
         let work = async {
             clock.sleep(FIRST).await;
             loop {
-                match self.look(&*store, &*clock).await {
+                match self.check(&*store, &*clock).await {
                     Ok(None) => return,
                     Ok(Some(found)) if found.count == 0 => {}
                     Ok(Some(found)) => {
@@ -66,7 +66,7 @@ impl Scrub {
                         }
                         events.event_about(node_reference(&node), EventType::Warning, REASON, words(&found));
                     }
-                    Err(error) => tracing::warn!("the store's file was not looked at: {error}"),
+                    Err(error) => tracing::warn!("the store's file was not checked: {error}"),
                 }
                 clock.sleep(EVERY).await;
             }
@@ -77,8 +77,8 @@ impl Scrub {
         }
     }
 
-    /// Looks at the whole file; `None` if there is none.
-    async fn look(&self, store: &dyn Store, clock: &dyn Clock) -> knarr_storage::Result<Option<Found>> {
+    /// Checks the whole file; `None` if the store has no file.
+    async fn check(&self, store: &dyn Store, clock: &dyn Clock) -> knarr_storage::Result<Option<Found>> {
         let (mut from, mut found) = (None, Found::default());
         loop {
             let Some(step) = store.scrub(from).await? else { return Ok(None) };
@@ -102,7 +102,7 @@ impl Scrub {
     }
 }
 
-/// What a look has found: how much, and the first of it.
+/// The result of one check: the number of faults, and the first of them.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Found {
     count: u64,
@@ -117,7 +117,7 @@ impl Found {
     }
 }
 
-/// What an event says.
+/// Returns the message of the event.
 fn words(found: &Found) -> String {
     let named: Vec<String> = found.first.iter().take(NAMED).map(ToString::to_string).collect();
     let more = found.count - named.len() as u64;
@@ -165,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts how often somebody waits; no time passes.
+    /// A clock that counts how often it is waited on; no time passes.
     #[derive(Default)]
     struct Waits(AtomicUsize);
 
@@ -200,7 +200,8 @@ mod tests {
         let file = store.status().await.unwrap().file_bytes;
         let bytes = scrub.counts.lock().unwrap().bytes;
         assert_eq!(bytes, file);
-        // Two rows are above a megabyte, and the end of the file is a step of its own if it is at a whole megabyte.
+        // Two rows are above a megabyte, and the end of the file is a step of its own if it is at a whole
+        // megabyte.
         let steps = file / (1 << 20) + 1 + 2;
         assert_eq!(clock.0.load(Ordering::Relaxed) as u64, steps - 1);
         store.close().await.unwrap();

@@ -1,4 +1,5 @@
-//! The flags of this process as `/flagz` shows them: all of its subcommand's, with their values, given or default.
+//! The flags of this process as `/flagz` shows them: all flags of its subcommand, with their given or default
+//! values.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -6,9 +7,10 @@ use std::sync::OnceLock;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command};
 
-/// In place of a value that is secret.
+/// Shown in place of a secret value.
 const CLASSIFIED: &str = "CLASSIFIED";
-/// Last words of the names of flags whose values are secret. Flags that name files end in another word.
+/// Last words of the names of flags with secret values. Names of flags that hold file names end in another
+/// word.
 const SECRET: [&str; 4] = ["passphrase", "password", "secret", "token"];
 
 static NOTED: OnceLock<ShownFlags> = OnceLock::new();
@@ -18,32 +20,32 @@ static NOTED: OnceLock<ShownFlags> = OnceLock::new();
 pub struct ShownFlags(Vec<(String, String)>);
 
 impl ShownFlags {
-    /// Those that [`ShownFlags::note`] was given.
+    /// Returns the flags that [`ShownFlags::note`] recorded.
     pub fn of_process() -> Self {
         NOTED.get().cloned().unwrap_or_default()
     }
 
-    /// Notes the flags of this process, whose commands are these. Once, at its start.
+    /// Records the flags of this process, which has these commands. Called once, at the start.
     pub fn note(command: Command) {
         NOTED.get_or_init(|| Self::read(command, std::env::args_os()));
     }
 
-    /// Of the subcommand that `arguments` choose.
+    /// Reads the flags of the subcommand that `arguments` select.
     fn read(command: Command, arguments: impl IntoIterator<Item = OsString>) -> Self {
-        // Arguments that cannot be read started nothing.
+        // Arguments that cannot be parsed have started nothing.
         let Ok(matches) = command.clone().try_get_matches_from(arguments) else { return Self::default() };
         let Some((name, matches)) = matches.subcommand() else { return Self::default() };
         let flags = command.find_subcommand(name).into_iter().flat_map(Command::get_arguments);
         Self(flags.filter_map(|flag| Some((flag.get_long()?.to_owned(), shown(flag, matches)))).collect())
     }
 
-    /// Those of `A`.
+    /// Returns the flags of `A`.
     pub fn of<A: Args>(&self) -> Vec<(String, String)> {
         let names = names::<A>();
         self.0.iter().filter(|(name, _)| names.contains(name)).cloned().collect()
     }
 
-    /// All but those of `A`.
+    /// Returns all flags except those of `A`.
     pub fn without<A: Args>(&self) -> Vec<(String, String)> {
         let names = names::<A>();
         self.0.iter().filter(|(name, _)| !names.contains(name)).cloned().collect()
@@ -66,11 +68,11 @@ fn shown(flag: &Arg, matches: &ArgMatches) -> String {
     if is_secret(flag.get_long().unwrap_or(""), &value) {
         return CLASSIFIED.to_owned();
     }
-    // As upstream's flags show lists.
+    // Lists have the form that upstream's flags show.
     if matches!(flag.get_action(), ArgAction::Append) { format!("[{value}]") } else { value }
 }
 
-/// By the name of the flag, or because there is a password in a URL.
+/// Decides whether a value is secret, by the name of the flag or because it is a URL with a password.
 fn is_secret(name: &str, value: &str) -> bool {
     let is_url_with_user = value.split("://").skip(1).any(|rest| {
         let authority = rest.split(['/', '?', '#', ',']).next().unwrap_or("");

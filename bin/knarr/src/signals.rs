@@ -1,4 +1,4 @@
-//! Waiting for Ctrl-C or a stop by the service manager.
+//! Waits for Ctrl-C or a stop by the service manager.
 
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -11,7 +11,7 @@ pub async fn wait_for_stop() {
                 _ = terminate.recv() => {}
             }
         }
-        // Without handlers the signals end the process by themselves.
+        // Without handlers, the signals end the process by default.
         _ => std::future::pending().await,
     }
 }

@@ -1,4 +1,4 @@
-//! Keys that controllers sign with: certificates that were asked for, and tokens of service accounts.
+//! Keys that controllers sign with: certificates of approved requests, and tokens of service accounts.
 
 use std::error::Error;
 use std::fmt;
@@ -12,7 +12,7 @@ use rcgen::KeyPair;
 use crate::certificate::{self, Authority, Usages, Validity};
 use crate::private_files::read;
 
-/// An authority and its key.
+/// An authority's certificate and key.
 pub struct SigningKey {
     certificate_pem: String,
     key: KeyPair,
@@ -28,10 +28,10 @@ impl SigningKey {
     }
 }
 
-/// The authorities by what they sign.
+/// The authorities, by the certificates that they sign.
 pub struct CertificateKeys {
     pub clients: SigningKey,
-    /// Of kubelets' serving certificates; without one that of clients signs them too.
+    /// Signs kubelets' serving certificates; without it the authority of client certificates signs them too.
     pub kubelet_serving: Option<SigningKey>,
 }
 
@@ -63,7 +63,7 @@ impl knarr_controllers::CertificateSigner for CertificateKeys {
     }
 }
 
-/// The key of service accounts' tokens.
+/// The key that signs service account tokens.
 pub struct TokenKey(knarr_apiserver::TokenSigner);
 
 impl TokenKey {
@@ -71,7 +71,7 @@ impl TokenKey {
         Self::new(&read(file)?).with_context(|| file.display().to_string())
     }
 
-    /// From a private key, PEM.
+    /// Reads a private key in PEM form.
     pub fn new(pem: &str) -> Result<Self> {
         Ok(Self(knarr_apiserver::TokenSigner::from_pem(pem)?))
     }

@@ -1,4 +1,5 @@
-//! `knarr simulate`: where the pods of manifests would go, and who would have to leave for them; binds nothing.
+//! `knarr simulate`: shows where the pods of manifests would be placed and which pods would be preempted for
+//! them; binds nothing.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -31,17 +32,17 @@ pub fn run(args: SimulateArgs) -> Result<()> {
     for file in &args.filename {
         manifests.extend(picture::objects(file)?);
     }
-    // Services and the like come in the same files and need no place.
+    // Services and similar objects in the same files need no placement.
     let makes_pods = |m: &Value| {
         m["spec"]["template"].is_object()
             || ["Pod", "PodGroup", "CronJob"].iter().any(|kind| m["kind"] == *kind)
     };
     manifests.retain(makes_pods);
     if args.filename.is_empty() {
-        // The picture alone was wanted.
+        // Without manifests, only the cluster's objects are saved.
         return args.picture.take().map(drop);
     }
-    // A server refuses a question about nothing.
+    // A server refuses a simulation without manifests.
     let asked = match manifests.as_slice() {
         [] => None,
         manifests => args.picture.ask(&SIMULATION, &json!({"manifests": manifests}))?,

@@ -1,4 +1,4 @@
-//! Where the cluster's state is kept: in the data folder, or in an etcd cluster that several servers share.
+//! The store of the cluster's state: in the data folder, or in an etcd cluster that several servers share.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,36 +16,39 @@ use crate::certificates::authorities::standing::{Standing, Verdict};
 use crate::layout::Layout;
 use crate::pki::Pki;
 
-/// Says whose cluster the store holds.
+/// The key that identifies the cluster whose state the store holds.
 pub const IDENTITY: &[u8] = b"/cluster/identity";
-/// How far the cluster is with rotations of its authorities; absent before the first one.
+/// The key for the state of rotations of the cluster's authorities; missing before the first rotation.
 const AUTHORITIES: &[u8] = b"/cluster/authorities";
-/// Is there while a backup is being restored.
+/// A key that exists while a backup is being restored.
 pub const RESTORING: &[u8] = b"/cluster/restoring";
-/// What is added to etcd's revisions, as a decimal number: etcd may be younger than the cluster that was restored into it.
+/// The offset that is added to etcd's revisions, as a decimal number: etcd may be younger than the cluster
+/// that was restored into it.
 pub const OFFSET: &[u8] = b"/cluster/revision-offset";
-/// How long a start waits for etcd, as kube-apiserver's does: it may have no leader, or start beside this server.
+/// How long a start waits for etcd, as kube-apiserver's does: etcd may have no leader, or start at the same
+/// time.
 const ETCD_WAIT: Duration = Duration::from_secs(60);
 const ETCD_RETRY: Duration = Duration::from_millis(500);
-/// How often a server that starts beside others writes how far it is.
+/// How often a server that starts beside others tries to write its own state of rotations.
 const ATTEMPTS: usize = 10;
 
-/// Which etcd cluster, and how it is reached.
+/// The etcd cluster and how to connect to it.
 #[derive(Args)]
 pub struct EtcdArgs {
-    /// The cluster's state is in etcd (v3.4 or later) instead of the data folder; several servers may share it
+    /// Keep the cluster's state in etcd (v3.4 or later) instead of the data folder; several servers may share
+    /// it
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     etcd_servers: Vec<String>,
-    /// What all keys in etcd begin with
+    /// Prefix of all keys in etcd
     #[arg(long, value_name = "PREFIX", default_value = "/knarr")]
     etcd_prefix: String,
-    /// The authorities that sign etcd's certificates [default: those of the system]
+    /// Authorities that sign etcd's certificates [default: those of the system]
     #[arg(long, value_name = "FILE")]
     etcd_cafile: Option<PathBuf>,
-    /// The client certificate shown to etcd
+    /// Client certificate for etcd
     #[arg(long, value_name = "FILE", requires = "etcd_keyfile")]
     etcd_certfile: Option<PathBuf>,
-    /// Its key
+    /// Key of the client certificate for etcd
     #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
     etcd_keyfile: Option<PathBuf>,
 }
@@ -54,8 +57,8 @@ pub struct EtcdArgs {
 pub struct StoreArgs {
     #[command(flatten)]
     etcd: EtcdArgs,
-    /// What the cluster's state may take in the data folder; creations and updates that grow are refused beyond it. 0:
-    /// 2 GiB, negative: no quota
+    /// Most bytes of the cluster's state in the data folder; creations and updates that grow are refused
+    /// above it. 0: 2 GiB, negative: no quota
     #[arg(
         long,
         value_name = "BYTES",
@@ -64,8 +67,8 @@ pub struct StoreArgs {
         conflicts_with = "etcd_servers"
     )]
     quota_backend_bytes: i64,
-    /// What the objects of one namespace may take of it, those of the system excepted. 0: an eighth of the quota,
-    /// negative: no limit
+    /// Most bytes of the objects of one namespace, except the system's. 0: an eighth of the quota, negative:
+    /// no limit
     #[arg(
         long,
         value_name = "BYTES",
@@ -77,35 +80,37 @@ pub struct StoreArgs {
 }
 
 impl StoreArgs {
-    /// Whether other servers may use the same store.
+    /// Returns whether other servers may use the same store.
     pub fn shared(&self) -> bool {
         self.etcd.shared()
     }
 
-    /// Files with certificates that somebody else renews.
+    /// Returns the certificate files that an external process renews.
     pub fn certificate_files(&self) -> Vec<PathBuf> {
         self.etcd.certificate_files()
     }
 
-    /// Opens the store, and makes sure that it holds this server's own cluster.
+    /// Opens the store and verifies that it holds this server's own cluster.
     pub async fn open(&self, layout: &Layout, pki: &Pki) -> Result<Arc<dyn Store>> {
         if !self.shared() {
             let options = storage_options(self.quota_backend_bytes, self.namespace_storage_limit_bytes);
             return Ok(embedded(layout, options).await?);
         }
         for url in self.etcd.etcd_servers.iter().filter(|url| is_readable_on_the_way(url)) {
-            tracing::warn!("--etcd-servers: {url} is not encrypted: whoever reads along reads all Secrets");
+            tracing::warn!(
+                "--etcd-servers: {url} is not encrypted: anyone on the network path can read all Secrets"
+            );
         }
         let store = self.etcd.connect_plain()?;
         claim(&*store, pki, &layout.pki()).await?;
         keep_in_step(&*store, pki, self.etcd.prefix()).await?;
-        // Only now is a restore known to be over, which writes the offset.
+        // The offset is read last, because a restore writes it and is known to be over only now.
         self.etcd.shifted(store).await
     }
 }
 
 impl EtcdArgs {
-    /// As without any of the flags.
+    /// Returns the values without any flag.
     #[cfg(test)]
     pub fn none() -> Self {
         let etcd_prefix = "/knarr".to_owned();
@@ -118,18 +123,18 @@ impl EtcdArgs {
         }
     }
 
-    /// Whether the state is in etcd.
+    /// Returns whether the state is in etcd.
     pub fn shared(&self) -> bool {
         !self.etcd_servers.is_empty()
     }
 
-    /// With the revisions of the cluster that it holds.
+    /// Wraps the store so that its revisions are those of the cluster that it holds.
     async fn shifted(&self, store: Arc<dyn Store>) -> Result<Arc<dyn Store>> {
         let offset = until_reached(|| store.get(OFFSET)).await.context("cannot use etcd")?;
         Ok(Shifted::wrap(store, self.offset(offset.as_ref().map(|kv| &kv.value[..]))?))
     }
 
-    /// What is added to etcd's revisions, by the value of [`OFFSET`].
+    /// Parses the value of [`OFFSET`], which is added to etcd's revisions.
     pub fn offset(&self, value: Option<&[u8]>) -> Result<u64> {
         let Some(value) = value else { return Ok(0) };
         let by = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
@@ -137,17 +142,17 @@ impl EtcdArgs {
         by.with_context(|| format!("the value of {}{key} in etcd is no number", self.etcd_prefix))
     }
 
-    /// The store in etcd, with etcd's own revisions.
+    /// Connects to etcd; the store has etcd's own revisions.
     pub fn connect_plain(&self) -> Result<Arc<dyn Store>> {
         Ok(Arc::new(Etcd::new(self.options()?)?))
     }
 
-    /// What all keys begin with.
+    /// Returns the prefix of all keys.
     pub fn prefix(&self) -> &str {
         self.etcd_prefix.trim_end_matches('/')
     }
 
-    /// Files with certificates that somebody else renews.
+    /// Returns the certificate files that an external process renews.
     pub fn certificate_files(&self) -> Vec<PathBuf> {
         [&self.etcd_cafile, &self.etcd_certfile].into_iter().flatten().cloned().collect()
     }
@@ -172,7 +177,7 @@ impl EtcdArgs {
     }
 }
 
-/// Whether what goes to this URL leaves the machine without TLS.
+/// Decides whether requests to this URL leave the machine without TLS.
 fn is_readable_on_the_way(url: &str) -> bool {
     let Some(authority) = url.strip_prefix("http://") else { return false };
     let authority = authority.split('/').next().unwrap_or_default();
@@ -198,7 +203,8 @@ async fn embedded(layout: &Layout, options: Options) -> Result<Arc<Embedded>> {
     Ok(Arc::new(store))
 }
 
-/// The first server of a cluster leaves a mark; one with other keys would sign what the others refuse.
+/// Claims the store for this cluster: the first server writes the cluster's identity. A server with other
+/// keys is refused, because it would sign what the others reject.
 async fn claim(store: &dyn Store, pki: &Pki, folder: &Path) -> Result<()> {
     let ours = Bytes::from(pki.identity()?);
     let absent = |key| Compare { key: Bytes::from_static(key), condition: Precondition::NotExists };
@@ -221,7 +227,8 @@ async fn claim(store: &dyn Store, pki: &Pki, folder: &Path) -> Result<()> {
     }
 }
 
-/// Refuses a server whose authorities the others have left behind while it was away; one that is further leaves a mark.
+/// Refuses a server whose authorities the other servers replaced while it was down. A server that is further
+/// in a rotation writes its own state.
 pub async fn keep_in_step(store: &dyn Store, pki: &Pki, prefix: &str) -> Result<()> {
     let ours = Standing::of(pki)?;
     let key = || Bytes::from_static(AUTHORITIES);
@@ -246,7 +253,7 @@ pub async fn keep_in_step(store: &dyn Store, pki: &Pki, prefix: &str) -> Result<
         let value = Bytes::from(serde_json::to_vec(&ours)?);
         match until_reached(|| store.put(key(), value.clone(), condition, None)).await {
             Ok(_) => return Ok(()),
-            // Another server that starts has written, or this one, without an answer.
+            // Another server that starts has written the key, or this one has and did not get the answer.
             Err(Error::Conflict(_)) => {}
             Err(error) => return Err(error).context("cannot use etcd"),
         }
@@ -254,7 +261,7 @@ pub async fn keep_in_step(store: &dyn Store, pki: &Pki, prefix: &str) -> Result<
     bail!("{in_etcd} is written again and again: start one server after the other")
 }
 
-/// Tries again for [`ETCD_WAIT`] while etcd cannot be reached or has an error of its own.
+/// Retries for [`ETCD_WAIT`] while etcd cannot be reached or returns an internal error.
 async fn until_reached<T, F>(mut attempt: impl FnMut() -> F) -> knarr_storage::Result<T>
 where
     F: Future<Output = knarr_storage::Result<T>>,
@@ -283,7 +290,7 @@ mod tests {
 
     #[test]
     fn plain_http_is_for_this_machine() {
-        for (url, told) in [
+        for (url, readable) in [
             ("http://127.0.0.1:2379", false),
             ("http://localhost:2379", false),
             ("http://[::1]:2379", false),
@@ -292,7 +299,7 @@ mod tests {
             ("http://[fd00::5]:2379/", true),
             ("http://etcd.example", true),
         ] {
-            assert_eq!(is_readable_on_the_way(url), told, "{url}");
+            assert_eq!(is_readable_on_the_way(url), readable, "{url}");
         }
     }
 

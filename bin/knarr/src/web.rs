@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Serves files, and greets with the host name where there is no file.
+/// Serve files, and greet with the host name where no file is
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  knarr web --port 8080 --root /usr/share/web")]
 pub struct Web {
@@ -19,12 +19,12 @@ pub struct Web {
     /// Folder with files to serve
     #[arg(long, default_value = "/usr/share/web")]
     root: PathBuf,
-    /// Shown in the greeting
+    /// Release shown in the greeting
     #[arg(long, env = "WEB_VERSION", default_value = "v1")]
     release: String,
 }
 
-/// Connections served at once; more wait in the kernel's backlog.
+/// Connections that are served at once; further ones wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 256;
 const IO_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_REQUEST_BYTES: u64 = 16 << 10;
@@ -46,14 +46,15 @@ pub fn run(web: Web) -> Result<()> {
         let (web, slot) = (Arc::clone(&web), Arc::clone(&slots));
         std::thread::spawn(move || {
             let _slot = slot;
-            // A client that goes away early is no concern of the server.
+            // Errors of a client that disconnects early are ignored.
             let _ = serve(&web, &stream);
         });
     }
     Ok(())
 }
 
-/// Process 1 of a container gets no default action for signals: without a handler SIGTERM would be ignored.
+/// Exits on SIGTERM. Process 1 of a container has no default action for signals: without a handler SIGTERM
+/// would be ignored.
 fn stop_on_sigterm() {
     extern "C" fn leave(_: libc::c_int) {
         // SAFETY: _exit may be called from a signal handler.
@@ -97,7 +98,7 @@ fn answer(web: &Web, method: &str, path: &str) -> (u16, &'static str, Vec<u8>) {
     (404, "text/plain", b"not found\n".to_vec())
 }
 
-/// The file under `root`, if the path stays below it.
+/// Reads the file below `root`; `None` if the path leads out of it.
 fn file_at(root: &Path, path: &str) -> Option<Vec<u8>> {
     let relative = Path::new(path.trim_start_matches('/'));
     if relative.components().any(|c| !matches!(c, Component::Normal(_))) {
