@@ -302,7 +302,7 @@ fn in_folder(folder: &Path) -> String {
 
 fn unreadable(path: &Path) -> String {
     format!(
-        "{} is damaged; start the server if a rotation of authorities was broken off, or bring it back from a backup",
+        "{} is damaged; start the server if a rotation of authorities was interrupted, or restore it from a backup",
         path.display()
     )
 }

@@ -1,4 +1,4 @@
-//! The node's certificates: taken from the kubeconfig, kept in the data folder, or requested.
+//! The node's certificates: from the kubeconfig, stored in the data folder, or requested from the cluster.
 
 use std::fs;
 use std::net::IpAddr;
@@ -24,14 +24,15 @@ use crate::access;
 use crate::certificate::alternative_names;
 use crate::pki::{Credentials, write_private};
 
-/// A certificate with less than this left is renewed.
+/// A certificate that expires sooner than this is renewed.
 pub const RENEW_BEFORE: Duration = Duration::from_secs(30 * 86_400);
-/// Beside the serving certificate: a digest of the cluster's authority, as of the time it was issued.
+/// The file beside the serving certificate with the digest of the cluster's authority at the time of issue.
 const CLUSTER: &str = "kubelet.cluster";
-/// The digest of a kubeconfig on a line, then the authorities that took the place of its own.
+/// The file with the digest of a kubeconfig on its first line, followed by the authorities that replaced
+/// those in it.
 const TRUSTED: &str = "cluster-ca.pem";
 
-/// Files of the data folder, readable by root alone.
+/// The agent's certificate files in the data folder, readable by root alone.
 #[derive(Debug, Clone)]
 pub struct Store {
     folder: PathBuf,
@@ -44,7 +45,7 @@ impl Store {
         Ok(Self { folder })
     }
 
-    /// A folder that may not exist.
+    /// Returns the store of a folder that may not exist.
     pub fn at(folder: PathBuf) -> Self {
         Self { folder }
     }
@@ -53,23 +54,23 @@ impl Store {
         &self.folder
     }
 
-    /// The file of [`Store::trust`].
+    /// Returns the file of [`Store::trust`].
     pub fn trust_file(&self) -> PathBuf {
         self.folder.join(TRUSTED)
     }
 
-    /// The access given, with the client certificate of an earlier start.
+    /// Returns the given access with the stored client certificate of an earlier start.
     pub fn identity(&self, given: &Access) -> Option<Access> {
         self.read(CLIENT).map(|kept| with_credentials(given, &kept))
     }
 
-    /// The last ones, if both parts are readable.
+    /// Reads the stored credentials of this name; `None` unless both certificate and key can be read.
     fn read(&self, name: &str) -> Option<Credentials> {
         let part = |extension: &str| fs::read_to_string(self.folder.join(format!("{name}.{extension}"))).ok();
         Some(Credentials { certificate: part("crt")?, key: part("key")? })
     }
 
-    /// The digest that was written with the serving certificate.
+    /// Reads the digest that was stored with the serving certificate.
     fn cluster(&self) -> Option<String> {
         fs::read_to_string(self.folder.join(CLUSTER)).ok()
     }
@@ -78,24 +79,24 @@ impl Store {
         write_private(&self.folder.join(CLUSTER), digest.as_bytes())
     }
 
-    /// The authorities that the cluster has published to whoever has the kubeconfig of this digest.
+    /// Returns the authorities that the cluster published to the agent with the kubeconfig of this digest.
     pub fn trusted(&self, kubeconfig: &str) -> Option<String> {
         let kept = fs::read_to_string(self.trust_file()).ok()?;
         let (of, bundle) = kept.split_once('\n')?;
         (of == kubeconfig).then(|| bundle.to_owned())
     }
 
-    /// Keeps them.
+    /// Stores the published authorities.
     pub fn trust(&self, kubeconfig: &str, bundle: &str) -> Result<()> {
         write_private(&self.trust_file(), format!("{kubeconfig}\n{bundle}").as_bytes())
     }
 
-    /// Whether no serving certificate is kept: that of the kubeconfig serves.
+    /// Whether no serving certificate is stored, so that the kubeconfig's certificate serves too.
     pub fn has_no_serving(&self) -> bool {
         self.read(SERVING).is_none()
     }
 
-    /// Whether the serving certificate was issued when the cluster had these authorities.
+    /// Whether the serving certificate was issued while the cluster had these authorities.
     pub fn serving_is_of(&self, authorities: &[u8]) -> bool {
         self.cluster().is_none_or(|cluster| cluster == trust::digest(authorities))
     }
@@ -106,7 +107,7 @@ impl Store {
     }
 }
 
-/// What a certificate says that matters here.
+/// The contents of a certificate that matter here.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Facts {
     common_name: String,
@@ -151,7 +152,7 @@ impl Facts {
     }
 }
 
-/// When a certificate is due for renewal.
+/// Returns when a certificate is due for renewal.
 pub fn renew_at(pem: &[u8]) -> Option<Timestamp> {
     Facts::of(pem)?.not_after.checked_sub(RENEW_BEFORE).ok()
 }
@@ -164,26 +165,26 @@ struct Names {
 }
 
 impl Names {
-    /// Of a node with these addresses. Its name may be an address itself.
+    /// Returns the names of a node with these addresses. The node's name may itself be an address.
     fn of(node: &str, addresses: &[IpAddr]) -> Self {
         let (names, addresses) = alternative_names(&[node.to_owned()], addresses);
         Self { names, addresses }
     }
 }
 
-/// Obtains what one node needs.
+/// Obtains the certificates of one node.
 pub struct Applicant<'a> {
     pub node: &'a str,
-    /// The kubeconfig.
+    /// The access of the kubeconfig.
     pub given: &'a Access,
-    /// Its user.
+    /// The user that the kubeconfig authenticates as.
     pub user: &'a access::User,
     pub clock: &'a Arc<dyn Clock>,
     pub store: &'a Store,
 }
 
 impl Applicant<'_> {
-    /// The node's own access to the API server, and in words where it comes from.
+    /// Returns the node's own access to the API server, and a description of its source for the terminal.
     pub async fn client_identity(&self) -> Result<(Access, String)> {
         if self.is_node() && self.is_fresh(self.given) && !trust::is_superseded(self.given) {
             return Ok((self.given.clone(), format!("{}{}", NODE_USER_PREFIX, self.node)));
@@ -195,7 +196,7 @@ impl Applicant<'_> {
         Ok((with_credentials(self.given, &credentials), "issued by the cluster".to_owned()))
     }
 
-    /// Requests a client certificate with the access given, which is the node's own or an administrator's.
+    /// Requests a client certificate through the given access, which is the node's own or an administrator's.
     pub async fn request_identity(&self, with: &Access) -> Result<Credentials> {
         let request =
             Request { node: self.node, signer: KUBE_APISERVER_CLIENT_KUBELET, names: &[], addresses: &[] };
@@ -208,8 +209,9 @@ impl Applicant<'_> {
         Ok(credentials)
     }
 
-    /// The certificate that the kubelet shows, and in words where it comes from: for the node's name and address, or for
-    /// the name alone while nobody vouches for the address.
+    /// Returns the kubelet's serving certificate and a description of its source for the terminal. The
+    /// certificate is for the node's name and address, or for the name alone while no approver vouches for
+    /// the address.
     pub async fn serving_certificate(&self, identity: &Access, ip: IpAddr) -> Result<(Credentials, String)> {
         let (own_name, wanted) = (Names::of(self.node, &[]), Names::of(self.node, &[ip]));
         if let Some(credentials) = self.of_access(identity, &own_name) {
@@ -235,7 +237,8 @@ impl Applicant<'_> {
         }
     }
 
-    /// Approved with an administrator's access where there is one.
+    /// Requests a serving certificate; it is approved with an administrator's access if the kubeconfig has
+    /// that.
     async fn request_serving(
         &self,
         client: &Client,
@@ -258,7 +261,8 @@ impl Applicant<'_> {
         Ok(obtained)
     }
 
-    /// A new serving certificate if the kept one is near its end; or, if `now`, at once, for `ip` where none is kept.
+    /// Requests a new serving certificate if the stored one expires soon. With `now`, requests it at once,
+    /// for `ip` if none is stored.
     pub async fn renew_serving(
         &self,
         identity: &Access,
@@ -292,11 +296,12 @@ impl Applicant<'_> {
 
     fn is_fresh(&self, access: &Access) -> bool {
         let facts = access.client_certificate.as_deref().and_then(Facts::of);
-        // An access by token is somebody else's to renew.
+        // Tokens are renewed by whatever issues them, not here.
         facts.is_none_or(|f| f.is_fresh(self.clock.now()))
     }
 
-    /// The kept identity, unless the server has become another one and does not know it.
+    /// Returns the stored identity, unless the server does not accept it, which means that it is another
+    /// server now.
     async fn kept_identity(&self) -> Option<Access> {
         let kept = self.store.read(CLIENT)?;
         let facts = Facts::of(kept.certificate.as_bytes())?;
@@ -318,7 +323,7 @@ impl Applicant<'_> {
         Facts::of(pem).is_some_and(|f| f.serves(wanted) && f.is_fresh(self.clock.now()))
     }
 
-    /// The access's own certificate, if it serves too.
+    /// Returns the certificate of the access if it is a serving certificate too.
     fn of_access(&self, access: &Access, wanted: &Names) -> Option<Credentials> {
         let (certificate, key) = (access.client_certificate.as_deref()?, access.client_key.as_deref()?);
         self.fits(certificate, wanted).then(|| Credentials {
@@ -327,17 +332,18 @@ impl Applicant<'_> {
         })
     }
 
-    /// Whether the kept certificate was issued by this cluster. One that was made anew would not trust it. Whoever signs
-    /// for kubelets is not in the kubeconfig, so the authority that is there is compared with that of the time of issue.
+    /// Decides whether the stored certificate was issued by this cluster; a recreated cluster would not trust
+    /// it. The authority that signs for kubelets is not in the kubeconfig, so the kubeconfig's authority is
+    /// compared with the one at the time of issue.
     fn is_of_cluster(&self, kept: &Credentials) -> bool {
         match self.store.cluster() {
             Some(cluster) => cluster == self.cluster(),
-            // Of an earlier version, which had one authority for everything.
+            // Stored by an earlier version, which had one authority for everything.
             None => self.is_signed_by_cluster(kept),
         }
     }
 
-    /// A digest of the kubeconfig's authority.
+    /// Returns a digest of the kubeconfig's authority.
     fn cluster(&self) -> String {
         let authorities = self.given.certificate_authority.as_deref().unwrap_or_default();
         trust::digest(authorities)
@@ -407,8 +413,8 @@ mod tests {
         assert_eq!(Facts::of(b"nonsense"), None);
     }
 
-    /// What is asked for, what is signed for it and what is looked for later are the same, also where the node's name is
-    /// an address.
+    /// The names that are requested, signed and later checked are the same, even if the node's name is an
+    /// address.
     #[test]
     fn certificates_fit_what_was_asked_for() {
         let folder = Folder::new("asked");
@@ -436,7 +442,7 @@ mod tests {
             assert!(facts.serves(&wanted), "{node}: {facts:?}");
             assert!(facts.serves(&Names::of(node, &[])), "{node}: {facts:?}");
             assert_eq!((facts.names.len(), facts.addresses.len()), (names, addresses), "{node}");
-            // A server's own node, and `knarr kubeconfig --node`.
+            // The subject of a server's own node, and of `knarr kubeconfig --node`.
             let subject = Subject {
                 common_name: &format!("system:node:{node}"),
                 organizations: &["system:nodes"],
@@ -468,7 +474,7 @@ mod tests {
         let applicant = Applicant { node: "n1", given: &given, user: &user, clock: &clock, store: &store };
         assert!(applicant.is_of_cluster(&sign(&pki, true)));
         assert!(!applicant.is_of_cluster(&sign(&other, true)));
-        // Kubelets' certificates may come from another authority than the kubeconfig's.
+        // Kubelets' certificates may have another authority than the one in the kubeconfig.
         store.write_cluster(&applicant.cluster()).unwrap();
         let issued = sign(&pki.kubelet_serving().unwrap(), true);
         assert!(applicant.is_of_cluster(&issued));

@@ -1,4 +1,4 @@
-//! `knarr agent`: a node alone, in the cluster of any API server; or many simulated ones.
+//! `knarr agent`: runs a node alone, in the cluster of any API server, or many simulated nodes.
 
 mod certificates;
 pub mod names;
@@ -40,10 +40,10 @@ const DEFAULT_DATA_DIR: &str = "/var/lib/knarr-agent";
     With a node's kubeconfig the agent is that node. With an administrator's it first requests a certificate for the \
     node and approves it, and keeps it in its data folder.")]
 pub struct AgentArgs {
-    /// Access to the API server: a node's, as `knarr kubeconfig --node` writes it, or an administrator's
+    /// Access to the API server: a node's, as written by `knarr kubeconfig --node`, or an administrator's
     #[arg(long, value_name = "FILE")]
     kubeconfig: PathBuf,
-    /// Where the node lives
+    /// Data folder of the node
     #[arg(long, default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
     data_dir: PathBuf,
     /// Address of the cluster DNS
@@ -52,16 +52,16 @@ pub struct AgentArgs {
     /// Domain of the cluster DNS
     #[arg(long, default_value = "cluster.local", value_name = "NAME")]
     cluster_domain: String,
-    /// Addresses of pods, all nodes together
+    /// Address range of pods, for all nodes together
     #[arg(long, default_value = "10.42.0.0/16", value_name = "CIDR")]
     cluster_cidr: String,
-    /// Addresses of services
+    /// Address range of Services
     #[arg(long, default_value = "10.43.0.0/16", value_name = "CIDR")]
     service_cidr: String,
-    /// Certificates of those who sign for clients of the kubelet [default: the kubeconfig's]
+    /// Authorities of the kubelet's clients [default: those of the kubeconfig]
     #[arg(long, value_name = "FILE")]
     client_ca_file: Option<PathBuf>,
-    /// Instead of a node that runs pods, register this many that only say so
+    /// Register this many simulated nodes, which report pods as running without running them
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=16_384))]
     simulate: Option<u32>,
     #[command(flatten)]
@@ -102,8 +102,9 @@ async fn run_async(args: AgentArgs) -> Result<()> {
     }
 }
 
-/// The access to start with, and whose it is: the kubeconfig's, or that of an earlier start where the kubeconfig's has
-/// expired since. `is_own` says whether the authorities are the kubeconfig's.
+/// Makes the first request. Returns the access to start with and its user: the kubeconfig's, or that of an
+/// earlier start if the kubeconfig's certificate has expired since. `is_own` is true if the authorities are
+/// those of the kubeconfig.
 async fn first_contact(
     args: &AgentArgs,
     given: Access,
@@ -127,7 +128,8 @@ async fn first_contact(
     Err(explained(refused, &given, &args.kubeconfig, followed.as_deref()))
 }
 
-/// As [`access::explained`]; `followed` is the file of authorities that have taken the place of the kubeconfig's.
+/// Explains the error like [`access::explained`]; `followed` is the file of authorities that replaced the
+/// kubeconfig's.
 fn explained(error: Error, given: &Access, kubeconfig: &Path, followed: Option<&Path>) -> anyhow::Error {
     let unreachable = matches!(error, Error::Connection { .. });
     let explained = access::explained(error, given, kubeconfig);
@@ -251,7 +253,8 @@ fn node_options(args: &AgentArgs, user: &access::User) -> Result<NodeOptions> {
     })
 }
 
-/// Who signs for those that may talk to the kubelet: without one nobody could, or everybody.
+/// Returns the authority of the kubelet's clients. It is required: without one, the kubelet would accept no
+/// client or every client.
 fn client_ca(args: &AgentArgs, given: &Access) -> Result<String> {
     let pem = match &args.client_ca_file {
         Some(file) => std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?,
@@ -265,7 +268,7 @@ fn client_ca(args: &AgentArgs, given: &Access) -> Result<String> {
     String::from_utf8(pem).context("the certificate authority is not PEM")
 }
 
-/// A certificate and its key, as an access has them.
+/// Returns the access with this certificate and key.
 fn with_credentials(given: &Access, credentials: &Credentials) -> Access {
     Access {
         client_certificate: Some(credentials.certificate.clone().into_bytes()),

@@ -1,6 +1,6 @@
-//! Under which names an agent keeps its credentials.
+//! The names under which an agent stores its credentials.
 
-/// With which the node comes to the API server.
+/// The client certificate with which the node authenticates to the API server.
 pub const CLIENT: &str = "kubelet-client";
-/// With which its kubelet serves.
+/// The serving certificate of its kubelet.
 pub const SERVING: &str = "kubelet";

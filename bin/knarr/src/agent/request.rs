@@ -1,4 +1,4 @@
-//! A certificate from the cluster: a request is made, approved by whoever may, and waited for.
+//! Certificates from the cluster: creates a request, has it approved, and waits for the certificate.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -21,12 +21,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::pki::Credentials;
 
-/// After so long the user is told what is being waited for.
+/// After this time the terminal shows what the agent waits for.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often an approval is tried again after somebody else's write came between.
+/// How often the approval is retried after a conflict.
 const ATTEMPTS: usize = 5;
 
-/// What is asked for.
+/// A certificate request.
 pub struct Request<'a> {
     pub node: &'a str,
     pub signer: &'static str,
@@ -34,17 +34,17 @@ pub struct Request<'a> {
     pub addresses: &'a [IpAddr],
 }
 
-/// Who approves.
+/// How the request is approved.
 pub enum Approval<'a> {
-    /// A controller of the cluster, or a person.
+    /// A controller of the cluster or a person approves it.
     ByOthers,
-    /// A controller of the cluster; what it leaves to a person is given up.
+    /// A controller of the cluster approves it; a request that it leaves to a person is given up.
     ByController,
-    /// We ourselves, with an administrator's access.
+    /// The agent approves it itself with an administrator's access.
     With(&'a Client),
 }
 
-/// What came of a request.
+/// The result of a request.
 pub enum Obtained {
     Issued(Credentials),
     /// A person would have to approve it, for this reason.
@@ -52,7 +52,7 @@ pub enum Obtained {
 }
 
 impl Request<'_> {
-    /// Makes a key, and waits for its certificate.
+    /// Generates a key, requests a certificate for it, and waits for the certificate.
     pub async fn obtain(&self, client: &Client, approval: Approval<'_>) -> Result<Obtained> {
         let key = KeyPair::generate()?;
         let made = client.create(&self.object(&key)?).await.map_err(|error| {
@@ -113,20 +113,20 @@ async fn approve(admin: &Client, name: &str) -> Result<()> {
         });
         match admin.update_subresource(&csr, "approval").await {
             Err(e) if e.is_conflict() => {}
-            // Then somebody else has to.
+            // Without the right to approve, another approver is needed.
             Err(Error::Status(status)) if status.code() == 403 => return Ok(()),
             other => return other.map(drop).with_context(|| format!("cannot approve the request {name}")),
         }
     }
-    // Whoever wrote all the time may have approved it, too.
+    // The writers that caused the conflicts may have approved it too.
     Ok(())
 }
 
-/// What has become of a request.
+/// The state of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Outcome {
     Pending,
-    /// Left to a person.
+    /// Left for a person to approve.
     Referred(String),
     Approved,
     Issued(String),
@@ -154,7 +154,8 @@ fn outcome(csr: &CertificateSigningRequest) -> Outcome {
     }
 }
 
-/// Waits for the certificate; if `waits`, for a person's approval too, else fails with the reason why it takes one.
+/// Waits for the certificate. If `waits`, also waits for a person's approval; otherwise returns the reason
+/// why a person has to approve it.
 async fn issued(client: &Client, name: &str, waits: bool) -> Result<Result<String, String>> {
     let stop = CancellationToken::new();
     let _stopped_at_the_end = stop.clone().drop_guard();
@@ -167,7 +168,7 @@ async fn issued(client: &Client, name: &str, waits: bool) -> Result<Result<Strin
             Event::Deleted(_) => Outcome::Refused("was deleted".to_owned()),
             _ => outcome(event.object()),
         };
-        // Without a receiver nobody waits any more.
+        // Without a receiver, the task that waited has ended.
         let _ = sender.send(now);
     });
     let mut hinted = false;

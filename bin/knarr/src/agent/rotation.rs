@@ -1,4 +1,5 @@
-//! Renewal while the node runs: a new client certificate before the old one ends, and connections that then use it.
+//! Renews certificates while the node runs: requests a new client certificate before the old one expires, and
+//! makes connections use it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,12 +20,13 @@ use crate::certificates::folder_watch::{self, FolderWatch};
 use crate::certificates::rotate;
 use crate::node_reference::node_reference;
 
-/// How often the cluster's authorities are looked at. A machine's clock may be set, or the machine be asleep, in between.
+/// How often the cluster's authorities are checked, at least. In between, the machine's clock may be set, or
+/// the machine may sleep.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 const RETRY: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(1);
 
-/// Keeps a node's certificates from ending.
+/// Renews a node's certificates before they expire.
 pub struct Renewal {
     pub node: String,
     pub given: Access,
@@ -35,18 +37,18 @@ pub struct Renewal {
     /// The node's address, for its serving certificate.
     pub ip: IpAddr,
     pub transport: Arc<Rotating>,
-    /// When it was renewed because of the authorities.
+    /// When the certificate was last renewed because its authority was superseded.
     pub superseded: trust::Superseded,
-    /// What the kubelet shows.
+    /// The kubelet's serving certificate.
     pub serving: Arc<ServingCertificate>,
     /// The digest of the kubeconfig.
     pub kubeconfig: String,
-    /// Whom the kubelet's clients are checked against, unless by a file.
+    /// The authorities of the kubelet's clients; `None` if a flag's file sets them.
     pub clients: Option<Arc<ClientAuthorities>>,
 }
 
 impl Renewal {
-    /// Sleeps until something is due or asked for (`knarr certificates rotate`), until `stop`.
+    /// Renews certificates when they are due or requested (`knarr certificates rotate`), until `stop`.
     pub async fn run(&mut self, stop: CancellationToken) {
         let client = Client::new(Arc::clone(&self.transport) as _, Arc::clone(&self.clock), "knarr-agent");
         let events = EventRecorder::new(client, "knarr", &self.node, stop.clone());
@@ -54,7 +56,8 @@ impl Renewal {
         let watch = watch.inspect_err(|error| tracing::warn!("{error:#}")).ok();
         loop {
             let stepped = self.step(&events).await;
-            // What the step has written is no news, but for a request that somebody has left meanwhile.
+            // Files that the step wrote are not changes to react to. A rotation that was requested meanwhile
+            // is read from its file.
             watch.iter().for_each(FolderWatch::forget);
             let wait = match stepped {
                 Ok(_) if self.is_requested() => SOON,
@@ -89,7 +92,7 @@ impl Renewal {
         events.event_about(node_reference(&self.node), EventType::Normal, "CertificateRenewed", text);
     }
 
-    /// Renews what is due; returns for how long nothing is.
+    /// Renews what is due; returns how long nothing else is due.
     async fn step(&mut self, events: &EventRecorder) -> Result<Duration> {
         if let Err(error) = self.follow().await {
             tracing::warn!("the cluster's authorities cannot be followed: {error:#}");
@@ -103,7 +106,7 @@ impl Renewal {
         let folder = self.store.folder().to_owned();
         let superseded = self.superseded.is_due(&self.identity, now);
         if superseded && self.store.has_no_serving() {
-            // The certificate served too, and the next one will not.
+            // The old client certificate also served; the next one will not.
             rotate::request(&folder, SERVING)?;
         }
         if left.is_zero() || superseded || rotate::is_requested(&folder, CLIENT) {
@@ -118,13 +121,13 @@ impl Renewal {
             rotate::done(&folder, CLIENT)?;
             self.publish_renewal(events, CLIENT);
         }
-        // A request that nobody approves must not keep the client certificate from being renewed.
+        // A request that is never approved must not delay the renewal of the client certificate.
         let applicant = self.applicant(&self.user);
         let authorities = self.given.certificate_authority.as_deref().unwrap_or_default();
         let now = rotate::is_requested(&folder, SERVING) || !self.store.serving_is_of(authorities);
         let renewed = tokio::select! {
             renewed = applicant.renew_serving(&self.identity, self.ip, now) => renewed?,
-            () = self.clock.sleep(RETRY) => bail!("nobody approved the serving certificate"),
+            () = self.clock.sleep(RETRY) => bail!("the serving certificate was not approved in time"),
         };
         if let Some(serving) = renewed {
             self.serving.exchange(&serving.certificate, &serving.key)?;
@@ -134,7 +137,7 @@ impl Renewal {
         Ok(left.clamp(Duration::from_secs(60), LONGEST_WAIT))
     }
 
-    /// Takes up the authorities that the cluster publishes.
+    /// Switches to the authorities that the cluster publishes.
     async fn follow(&mut self) -> Result<()> {
         let client = Client::new(Arc::clone(&self.transport) as _, Arc::clone(&self.clock), "knarr-agent");
         let Some(bundle) = trust::news(&client, &self.given).await? else { return Ok(()) };

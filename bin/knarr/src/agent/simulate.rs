@@ -67,7 +67,7 @@ pub async fn run(
     running.await.context("the simulated nodes ended unexpectedly")
 }
 
-/// How many of the nodes there are.
+/// Returns how many of the nodes are registered, with updates.
 fn registered(informers: &Informers, options: simulated::Options) -> watch::Receiver<usize> {
     let (sender, receiver) = watch::channel(0usize);
     let seen = std::sync::Mutex::new(BTreeSet::new());
@@ -79,7 +79,7 @@ fn registered(informers: &Informers, options: simulated::Options) -> watch::Rece
             _ => seen.insert(index),
         };
         if changed {
-            // Without a receiver nobody wants to know any more.
+            // Without a receiver, the count is no longer needed.
             let _ = sender.send(seen.len());
         }
     });

@@ -1,8 +1,10 @@
-//! By what an agent knows its cluster: the kubeconfig's authorities, until the cluster has published others.
+//! The authorities by which an agent verifies its cluster: those of the kubeconfig, until the cluster
+//! publishes others.
 //!
-//! The cluster publishes its authorities as the ClusterTrustBundle of `kubernetes.io/kube-apiserver-serving`, the one
-//! that signs first. What was read over a connection that is trusted is kept, for as long as the kubeconfig is the same:
-//! one that is written anew counts, though its authorities may be those of before, as after the restore of a backup.
+//! The cluster publishes its authorities as the ClusterTrustBundle of `kubernetes.io/kube-apiserver-serving`,
+//! with the one that signs first. Authorities that were read over a trusted connection are stored as long as
+//! the kubeconfig stays the same. A new kubeconfig replaces them, even if its authorities are the original
+//! ones, as after the restore of a backup.
 
 use std::time::Duration;
 
@@ -17,7 +19,7 @@ use rustls::pki_types::pem::PemObject;
 use super::certificates::Store;
 use crate::certificates::{facts, published};
 
-/// The access given, with the authorities that the cluster has published since.
+/// Returns the given access with the authorities that the cluster has published since.
 pub fn kept(store: &Store, given: Access) -> Access {
     match store.trusted(&kubeconfig(&given)) {
         Some(bundle) if roots(&bundle).is_ok() => {
@@ -27,15 +29,15 @@ pub fn kept(store: &Store, given: Access) -> Access {
     }
 }
 
-/// The authorities that the cluster publishes now, where they are others than those of `access`.
+/// Returns the authorities that the cluster publishes now, if they differ from those of `access`.
 pub async fn news(client: &Client, access: &Access) -> Result<Option<String>> {
     let bundles = published::bundles(client).await.context("cannot read the cluster's authorities")?;
     let bundles: Vec<&str> = bundles.iter().map(String::as_str).collect();
     changed(&bundles, access.certificate_authority.as_deref().unwrap_or_default())
 }
 
-/// What is to be trusted from now on, if that is another thing than before. While there are two the publisher is about
-/// to remove one of them.
+/// Returns the authorities to trust from now on, if they have changed. With two bundles, the publisher is
+/// about to remove one of them, so nothing changes yet.
 fn changed(bundles: &[&str], known: &[u8]) -> Result<Option<String>> {
     let [bundle] = bundles else { return Ok(None) };
     if bundle.trim().as_bytes() == known.trim_ascii() {
@@ -43,7 +45,7 @@ fn changed(bundles: &[&str], known: &[u8]) -> Result<Option<String>> {
     }
     let before = facts::chain(known)?;
     let now = facts::chain(bundle.as_bytes()).context("the cluster's authorities cannot be read")?;
-    // One phase of a rotation leads to the next by an authority that both have.
+    // Successive phases of a rotation share an authority.
     if !now.iter().any(|authority| before.contains(authority)) {
         bail!(
             "the cluster publishes authorities of which none is known: a kubeconfig of this cluster is needed"
@@ -64,12 +66,14 @@ fn roots(pem: &str) -> Result<()> {
     Ok(())
 }
 
-/// How long after a renewal the next one is asked for, while the authorities are the same: twice as long each time.
+/// How long after a renewal the next one is requested while the authorities are the same; it doubles each
+/// time.
 const FIRST_WAIT: Duration = Duration::from_secs(600);
 const LONGEST_WAIT: Duration = Duration::from_secs(86_400);
 
-/// When a superseded certificate is renewed. In a cluster of another make, whoever signs need not be the first of its
-/// authorities, and the next certificate is no better; in one that has several servers, one of them may be a step behind.
+/// Decides when a superseded certificate is renewed. In another kind of cluster, the signer may not be the
+/// first of its authorities, so that a new certificate is superseded too; with several servers, one of them
+/// may be a phase behind.
 #[derive(Debug, Default)]
 pub struct Superseded {
     last: Option<Renewed>,
@@ -84,7 +88,7 @@ struct Renewed {
 }
 
 impl Superseded {
-    /// Whether a new certificate is due because of the authorities.
+    /// Decides whether a new certificate is due because of the authorities.
     pub fn is_due(&self, access: &Access, now: Timestamp) -> bool {
         let waits = |last: &Renewed| {
             last.bundle == bundle(access) && now.duration_since(last.at).unsigned_abs() < last.wait
@@ -92,7 +96,7 @@ impl Superseded {
         is_superseded(access) && !self.last.as_ref().is_some_and(waits)
     }
 
-    /// It was renewed.
+    /// Records a renewal.
     pub fn renewed(&mut self, access: &Access, now: Timestamp) {
         let bundle = bundle(access);
         let before = self.last.as_ref().filter(|last| last.bundle == bundle);
@@ -105,7 +109,8 @@ fn bundle(access: &Access) -> String {
     digest(access.certificate_authority.as_deref().unwrap_or_default())
 }
 
-/// Whether a certificate is signed by an authority that still is trusted, and no longer is the one that signs.
+/// Decides whether a certificate is signed by an authority that is still trusted but no longer the one that
+/// signs.
 pub fn is_superseded(access: &Access) -> bool {
     let (Some(certificate), Some(authorities)) = (&access.client_certificate, &access.certificate_authority)
     else {
@@ -118,13 +123,14 @@ pub fn is_superseded(access: &Access) -> bool {
     !facts::is_signed_by(leaf, first) && others.iter().any(|other| facts::is_signed_by(leaf, other))
 }
 
-/// By what a kubeconfig is known again: its authorities and its certificate. Tokens may be renewed in place.
+/// Returns a digest that identifies a kubeconfig: of its authorities and its certificate. Tokens may be
+/// renewed in place.
 pub fn kubeconfig(given: &Access) -> String {
     let parts = [&given.certificate_authority, &given.client_certificate];
     digest(parts.map(|part| digest(part.as_deref().unwrap_or_default())).concat().as_bytes())
 }
 
-/// By what a kubeconfig's authorities are known again.
+/// Returns a digest that identifies the authorities of a kubeconfig.
 pub fn digest(authorities: &[u8]) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, authorities.trim_ascii());
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
@@ -200,14 +206,14 @@ mod tests {
             (old.to_owned(), false),
             (format!("{old}{new}"), false),
             (format!("{new}{old}"), true),
-            // Clusters whose servers and clients have authorities of their own.
+            // Clusters with separate authorities for servers and clients.
             (new.to_owned(), false),
         ] {
             assert_eq!(is_superseded(&access(&authorities, &leaf)), expected);
         }
         assert!(!is_superseded(&Access::default()));
 
-        // A cluster that signs with the second of its authorities: each certificate is superseded at once.
+        // A cluster that signs with the second of its authorities supersedes each certificate at once.
         let mut superseded = Superseded::default();
         let known = access(&format!("{new}{old}"), &leaf);
         let mut asked = Vec::new();
@@ -234,7 +240,7 @@ mod tests {
         assert_eq!(authorities(kept(&store, given())), old.ca_pem());
         store.trust(&kubeconfig(&given()), new.ca_pem()).unwrap();
         assert_eq!(authorities(kept(&store, given())), new.ca_pem());
-        // A backup of before was restored, and has written another kubeconfig for the same node.
+        // An older backup was restored, and has written another kubeconfig for the same node.
         assert_eq!(authorities(kept(&store, access(old.ca_pem(), "y"))), old.ca_pem());
         let other = access(new.ca_pem(), "x");
         store.trust("another kubeconfig", old.ca_pem()).unwrap();

@@ -1,7 +1,7 @@
-//! The administrator's way into a running server: a socket in the data folder that gives out backups.
+//! The administrator's access to a running server: a socket in the data folder that hands out backups.
 //!
-//! A client sends one line, the name of what it wants (`backup`), and gets a line back: `ok`, after which the archive
-//! comes, or what was wrong. Only root and the server's own user get an answer.
+//! A client sends one line with its command (`backup`) and gets one line back: `ok`, followed by the archive,
+//! or an error text. Only root and the server's own user get an answer.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, ErrorKind, Read, Write};
@@ -26,24 +26,25 @@ use crate::layout::Layout;
 
 const BACKUP: &[u8] = b"backup\n";
 const OK: &[u8] = b"ok\n";
-/// For how long either side waits for the other to go on.
+/// How long either side waits for the other to continue.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// For how long a client waits for the server to begin: it reads all of its store first.
+/// How long a client waits for the server to begin: it reads its whole store first.
 const FIRST: Duration = Duration::from_secs(600);
-/// Clients that are answered at the same time. Each holds what was overwritten since its backup began.
+/// Clients that are answered at the same time. Each one holds the values that were overwritten since its
+/// backup began.
 const CLIENTS: usize = 4;
-/// After a failure to take a connection.
+/// How long to wait after an error of accept.
 const RETRY: Duration = Duration::from_secs(1);
 const ANSWER_BYTES: u64 = 4096;
 
-/// The socket, listening.
+/// The listening socket.
 pub struct AdminSocket {
     listener: tokio::net::UnixListener,
     path: PathBuf,
 }
 
 impl AdminSocket {
-    /// Takes the place of a socket that an earlier server has left.
+    /// Binds the socket, replacing one that an earlier server has left.
     pub fn bind(layout: &Layout) -> Result<Self> {
         let path = layout.admin_socket();
         let bind = || -> std::io::Result<tokio::net::UnixListener> {
@@ -119,7 +120,7 @@ async fn answer(
         stream.set_nonblocking(false)?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let send = |line: &[u8]| (&stream).write_all(line);
-        // What can be wrong with the files is found before the archive begins.
+        // Faults of the files are found before the archive begins.
         match taken.and_then(|taken| contents::prepare(&source, taken, now)) {
             Ok(contents) => {
                 send(OK)?;
@@ -136,7 +137,7 @@ async fn answer(
     .await?
 }
 
-/// A connection to the server that runs on this data folder; `None` if none does.
+/// Connects to the server that runs on this data folder; `None` if none runs.
 pub fn connect(layout: &Layout) -> Result<Option<UnixStream>> {
     let path = layout.admin_socket();
     let connected = short_path(&path).and_then(|(short, _folder)| UnixStream::connect(short));
@@ -147,7 +148,8 @@ pub fn connect(layout: &Layout) -> Result<Option<UnixStream>> {
     }
 }
 
-/// Asks for a backup; what comes is to be read, and whole if it can be read to its end.
+/// Requests a backup. The archive is read from the returned reader, and is complete if it can be read to its
+/// end.
 pub fn ask(mut stream: UnixStream) -> Result<Result<Reader<impl Read>, ArchiveError>> {
     let failed = "the server broke off";
     stream.set_read_timeout(Some(FIRST))?;
@@ -163,7 +165,7 @@ pub fn ask(mut stream: UnixStream) -> Result<Result<Reader<impl Read>, ArchiveEr
     Ok(Reader::new(std::io::BufReader::with_capacity(super::BUFFER_BYTES, stream), None))
 }
 
-/// Fetches a backup, and writes it as it comes; what comes is checked.
+/// Requests a backup and writes it while it arrives; the contents are checked.
 pub fn receive<W: Write>(
     stream: UnixStream,
     passphrase: Option<&Passphrase>,
@@ -179,8 +181,8 @@ pub fn receive<W: Write>(
     Ok((manifest, writer.finish().context(in_words)?))
 }
 
-/// A path of the socket that is short enough for an address, whatever the folder's length; good while the folder is
-/// held open.
+/// Returns a path of the socket that is short enough for a socket address, however long the folder's path is.
+/// It is valid while the returned folder is open.
 fn short_path(path: &Path) -> std::io::Result<(PathBuf, File)> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default();

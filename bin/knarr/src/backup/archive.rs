@@ -1,9 +1,9 @@
-//! The format of backup files: a line that names format and version, a line that says how the rest is sealed, then
+//! The format of backup files: a line with format and version, a line with the encryption of the rest, then
 //! records.
 //!
-//! A record is its kind (one byte), the length of its body (u32, little-endian) and the body. The first one is the
-//! manifest, the last one the SHA-256 of all records before it. Records are written as they come and read as they come;
-//! what was read may be trusted once the last record has been.
+//! A record is its kind (one byte), the length of its body (u32, little-endian) and the body. The first
+//! record is the manifest, the last one the SHA-256 of all records before it. Records are written and read as
+//! a stream; their contents can be trusted once the last record has been read.
 
 use std::io::{self, Read, Write};
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::seal::{Passphrase, Sealing, SealingReader, SealingWriter};
 
-/// Goes up when the meaning of records changes.
+/// Raised when the meaning of records changes.
 pub const VERSION: u32 = 1;
 const MAGIC: &str = "knarr-backup ";
 /// The longest line at the start of a file.
@@ -28,7 +28,7 @@ const KEY: u8 = b'K';
 const FILE: u8 = b'F';
 const END: u8 = b'E';
 
-/// What a backup is of.
+/// What a backup contains, and where it is from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
@@ -42,7 +42,7 @@ pub struct Manifest {
     /// RFC 3339, in UTC.
     pub time: String,
     pub keys: u64,
-    /// Keys whose value was damaged when the backup was taken: their place is kept, with the reason in it.
+    /// Keys whose value was damaged when the backup was taken: the key is kept, with the reason as its value.
     #[serde(default)]
     pub damaged: u64,
     pub leases: u64,
@@ -53,7 +53,7 @@ pub struct Manifest {
 pub enum Record {
     /// A lease and its time to live in seconds.
     Lease { id: LeaseId, ttl_seconds: u64 },
-    /// A key and its value as the store keeps it: an encrypted one stays encrypted.
+    /// A key and its value as stored: an encrypted value stays encrypted.
     Key { key: Bytes, value: Bytes, lease: Option<LeaseId> },
     /// A file, by its path below the data folder.
     File { path: String, content: Vec<u8> },
@@ -81,7 +81,7 @@ pub enum ArchiveError {
 
 pub type Result<T, E = ArchiveError> = std::result::Result<T, E>;
 
-/// Writes an archive; it is whole after [`Writer::finish`].
+/// Writes an archive; it is complete after [`Writer::finish`].
 pub struct Writer<W: Write> {
     output: SealingWriter<W>,
     digest: Digest,
@@ -119,7 +119,7 @@ impl<W: Write> Writer<W> {
         self.put(FILE, &[&length(path.len())?, path.as_bytes(), content])
     }
 
-    /// Writes the checksum; returns what was written to.
+    /// Writes the checksum; returns the output.
     pub fn finish(mut self) -> io::Result<W> {
         let sum = self.digest.clone().finish();
         self.put(END, &[sum.as_ref()])?;
@@ -147,7 +147,8 @@ fn length(len: usize) -> io::Result<[u8; 4]> {
     Ok(len.to_le_bytes())
 }
 
-/// Reads an archive. Damage anywhere ends it with an error, at the latest where [`Reader::next`] would answer `None`.
+/// Reads an archive. Any damage ends it with an error, at the latest where [`Reader::next`] would return
+/// `None`.
 pub struct Reader<R: Read> {
     input: SealingReader<R>,
     digest: Digest,
@@ -156,7 +157,7 @@ pub struct Reader<R: Read> {
     done: bool,
 }
 
-/// How much of what the manifest counts has come.
+/// How many of the items that the manifest counts have been read.
 #[derive(Default)]
 struct Seen {
     keys: u64,
@@ -191,7 +192,7 @@ impl<R: Read> Reader<R> {
         &self.manifest
     }
 
-    /// The next record; `None` after the last one, once all checksums are known to be right.
+    /// Returns the next record; `None` after the last one, once all checksums are verified.
     pub fn next(&mut self) -> Result<Option<Record>> {
         if self.done {
             return Ok(None);
@@ -212,8 +213,8 @@ impl<R: Read> Reader<R> {
         if sum != body {
             return Err(ArchiveError::Damaged("its checksum does not match"));
         }
-        let (seen, said) = (&self.seen, &self.manifest);
-        if (seen.keys, seen.leases, seen.files) != (said.keys, said.leases, said.files) {
+        let (seen, manifest) = (&self.seen, &self.manifest);
+        if (seen.keys, seen.leases, seen.files) != (manifest.keys, manifest.leases, manifest.files) {
             return Err(ArchiveError::Damaged("it does not hold as much as its manifest says"));
         }
         match self.input.read(&mut [0]) {
@@ -225,7 +226,7 @@ impl<R: Read> Reader<R> {
 }
 
 impl Seen {
-    /// Keys come in order, so none comes twice.
+    /// Keys are in order, so no key occurs twice.
     fn count(&mut self, record: &Record) -> Result<()> {
         match record {
             Record::Lease { .. } => self.leases += 1,
@@ -242,7 +243,7 @@ impl Seen {
     }
 }
 
-/// A line without its end; `None` if it is longer than any of ours, or no text.
+/// Reads a line without its newline; `None` if it is longer than any line that is written, or not text.
 fn line(input: &mut impl Read) -> Result<Option<String>> {
     let mut bytes = Vec::new();
     let mut byte = [0];
@@ -270,7 +271,7 @@ fn record(input: &mut impl Read, digest: &mut Digest) -> Result<(u8, Vec<u8>)> {
     if size > BODY_BYTES {
         return Err(ArchiveError::Damaged("a record is too long"));
     }
-    // The length is not trusted with an allocation: only what is there is read.
+    // No buffer of the claimed length is allocated: it grows with the bytes that are read.
     let mut body = Vec::new();
     input.take(size.into()).read_to_end(&mut body).map_err(ended)?;
     if body.len() != size as usize {
@@ -281,7 +282,7 @@ fn record(input: &mut impl Read, digest: &mut Digest) -> Result<(u8, Vec<u8>)> {
     Ok((head[0], body))
 }
 
-/// Errors of the sealing travel as the inner error of an I/O error.
+/// Extracts the archive error that the decryption passes as the inner error of an I/O error.
 fn ended(error: io::Error) -> ArchiveError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => ArchiveError::Truncated,
@@ -314,7 +315,7 @@ fn number(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk().map(|chunk| u64::from_le_bytes(*chunk))
 }
 
-/// What has its length before it, and the rest.
+/// Splits off a part that is preceded by its length; returns it and the rest.
 fn split(body: &Bytes) -> Option<(Bytes, Bytes)> {
     let (len, rest) = body.split_first_chunk::<4>()?;
     let len = u32::from_le_bytes(*len) as usize;

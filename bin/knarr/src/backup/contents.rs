@@ -1,4 +1,4 @@
-//! What goes into a backup: the store's keys, the cluster's keys and certificates, and a few files beside them.
+//! The contents of a backup: the store's keys, the cluster's keys and certificates, and a few other files.
 
 use std::fs;
 use std::io::Write;
@@ -14,39 +14,39 @@ use crate::layout::Layout;
 use crate::pki;
 
 pub const ADMIN_KUBECONFIG: &str = "admin.kubeconfig";
-/// Where the encryption configuration is put by a restore, below the data folder.
+/// Where a restore writes the encryption configuration, below the data folder.
 pub const ENCRYPTION_CONFIG: &str = "encryption-provider-config.yaml";
-/// Keys of which servers say whose store it is; a restore writes its own.
+/// Keys with which servers mark whose store it is; a restore writes its own marks.
 const MARKS: &[u8] = b"/cluster/";
-/// Folders within folders of `pki/`.
+/// How deep folders are followed below `pki/`.
 const DEPTH: usize = 4;
-/// The largest file that is taken along.
+/// The largest file that a backup includes.
 const FILE_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Where the files of a backup come from.
+/// Where the files of a backup are read from.
 #[derive(Debug, Clone)]
 pub struct Source {
     pub layout: Layout,
     pub node: String,
     /// Whether the store is in etcd.
     pub shared_store: bool,
-    /// The file that the server was given as `--encryption-provider-config`.
+    /// The file of the server's `--encryption-provider-config`.
     pub encryption_config: Option<PathBuf>,
 }
 
-/// Whether a key is one by which servers know their store, which no backup holds.
+/// Decides whether a key is one of the servers' marks, which no backup contains.
 pub fn is_mark(key: &[u8]) -> bool {
     key.starts_with(MARKS)
 }
 
-/// All that a backup will hold.
+/// The complete contents of a backup.
 pub struct Contents {
     manifest: Manifest,
     files: Vec<(String, Vec<u8>)>,
     snapshot: Snapshot,
 }
 
-/// Gathers the files that belong to a snapshot.
+/// Collects the files that belong to a snapshot.
 pub fn prepare(source: &Source, mut snapshot: Snapshot, now: Timestamp) -> Result<Contents> {
     snapshot.kvs.retain(|kv| !is_mark(&kv.key));
     if !source.layout.pki().join("ca.key").exists() {
@@ -71,7 +71,7 @@ pub fn prepare(source: &Source, mut snapshot: Snapshot, now: Timestamp) -> Resul
 }
 
 impl Contents {
-    /// Writes a whole archive; returns its manifest and what was written to.
+    /// Writes a complete archive; returns its manifest and the output.
     pub fn write<W: Write>(self, passphrase: Option<&Passphrase>, output: W) -> Result<(Manifest, W)> {
         let write = || -> std::io::Result<W> {
             let mut writer = Writer::new(output, passphrase, &self.manifest)?;
@@ -91,7 +91,7 @@ impl Contents {
     }
 }
 
-/// The files by their paths below the data folder.
+/// Returns the files by their paths below the data folder.
 fn files(source: &Source) -> Result<Vec<(String, Vec<u8>)>> {
     let mut files = Vec::new();
     collect(&source.layout.pki(), "pki", DEPTH, &mut files)?;
@@ -105,7 +105,8 @@ fn files(source: &Source) -> Result<Vec<(String, Vec<u8>)>> {
     Ok(files)
 }
 
-/// Files of a folder and those in it, also where links lead to them; without half-written ones and foreign names.
+/// Collects the files of a folder and its subfolders, following links; leaves out temporary files and names
+/// that no server uses.
 fn collect(folder: &Path, path: &str, depth: usize, files: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
     let in_folder = || format!("cannot read {}", folder.display());
     let mut entries =
@@ -143,7 +144,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     }
 }
 
-/// Whether a backup may hold a file of this path, and a restore write it.
+/// Decides whether a backup may contain a file of this path, and a restore may write it.
 pub fn is_allowed(path: &str) -> bool {
     if path == ADMIN_KUBECONFIG || path == ENCRYPTION_CONFIG {
         return true;

@@ -1,8 +1,9 @@
-//! A backup's keys into an etcd cluster, below a prefix that holds none.
+//! Restores a backup's keys into an etcd cluster, below a prefix that holds none.
 //!
-//! etcd gives out its own revisions, and may be younger than the cluster: what is missing up to the revision wanted is
-//! kept as an offset, which servers add. While the keys are written a mark keeps servers away. Before the last transaction
-//! takes it off, etcd's history is compacted, so that nobody watches from before.
+//! etcd assigns its own revisions, and may be younger than the cluster: the difference to the wanted revision
+//! is stored as an offset, which servers add. While the keys are written, a mark keeps servers from starting.
+//! Before the last transaction removes it, etcd's history is compacted, so that no watch starts from before
+//! the restore.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,13 +15,13 @@ use knarr_storage::{Compare, Entry, KeyRange, LeaseId, Op, Precondition, RangeRe
 use super::archive::{ArchiveError, Manifest};
 use crate::store::{EtcdArgs, IDENTITY, OFFSET, RESTORING};
 
-/// Below etcd's defaults of 128 operations and 1.5 MiB a request.
+/// Below etcd's defaults of 128 operations and 1.5 MiB per request.
 const BATCH_OPS: usize = 100;
 const BATCH_BYTES: usize = 1024 * 1024;
-/// About what an operation takes beside its key and value.
+/// The approximate size of an operation besides its key and value.
 const OP_BYTES: usize = 64;
 
-/// Every key gets a revision above `revision`.
+/// Restores the keys; every key gets a revision above `revision`.
 pub fn restore(
     etcd: &EtcdArgs,
     entries: impl Iterator<Item = Result<Entry, ArchiveError>>,
@@ -47,7 +48,7 @@ pub fn restore(
     })
 }
 
-/// Marks a prefix that holds nothing; returns etcd's revision.
+/// Writes the mark below an empty prefix; returns etcd's revision.
 async fn begin(store: &dyn Store, prefix: &str) -> Result<u64> {
     let all = RangeRequest::new(KeyRange::all());
     let held = store.range(all.limit(0)).await.context("cannot use etcd")?.remaining;
@@ -61,7 +62,7 @@ async fn begin(store: &dyn Store, prefix: &str) -> Result<u64> {
     Ok(marked.context("etcd is not empty any more")?.revision)
 }
 
-/// Writes everything but the mark, and compacts what is before.
+/// Writes everything except the removal of the mark, and compacts the history before it.
 async fn write(
     store: &Arc<dyn Store>,
     entries: impl Iterator<Item = Result<Entry, ArchiveError>>,
@@ -95,7 +96,7 @@ async fn write(
     store.compact(revision).await.context("cannot compact etcd")
 }
 
-/// Lets servers in.
+/// Removes the mark, so that servers may start.
 async fn open(store: &dyn Store) -> Result<()> {
     store.delete(Bytes::from_static(RESTORING), Precondition::Any).await.context("cannot write to etcd")?;
     Ok(())
@@ -108,7 +109,7 @@ fn granted(leases: &BTreeMap<LeaseId, LeaseId>, id: LeaseId) -> Result<LeaseId> 
         .with_context(|| format!("the backup holds no lease {id}, which one of its keys has"))
 }
 
-/// Keys that are written with one transaction.
+/// Keys that are written in one transaction.
 #[derive(Default)]
 struct Batch {
     ops: Vec<Op>,
@@ -116,7 +117,8 @@ struct Batch {
 }
 
 impl Batch {
-    /// The first one always has; etcd says whether it is too large.
+    /// Decides whether the batch has room. The first key always fits; etcd itself refuses it if it is too
+    /// large.
     fn has_room(&self, key: &[u8], value: &[u8]) -> bool {
         let bytes = self.bytes + OP_BYTES + key.len() + value.len();
         self.ops.is_empty() || (self.ops.len() < BATCH_OPS && bytes <= BATCH_BYTES)

@@ -1,4 +1,4 @@
-//! `knarr backup`: everything that a cluster cannot be made anew from nothing without, in one file.
+//! `knarr backup`: writes everything that cannot be recreated of a cluster to one file.
 
 pub mod admin;
 pub mod archive;
@@ -28,7 +28,7 @@ use crate::layout::{DEFAULT_DATA_DIR, Layout};
 use crate::store::{EtcdArgs, IDENTITY, OFFSET, RESTORING};
 use crate::{pki, preflight};
 
-/// How much is gathered before it is written.
+/// The size of the output buffer.
 pub const BUFFER_BYTES: usize = 256 * 1024;
 
 #[derive(Args)]
@@ -36,16 +36,16 @@ pub const BUFFER_BYTES: usize = 256 * 1024;
     knarr backup --data-dir /srv/knarr -o cluster.knarr --passphrase-file passphrase\n  \
     knarr backup -o cluster.knarr --etcd-servers http://10.0.0.5:2379")]
 pub struct BackupArgs {
-    /// The server's data folder; the server may run or not
+    /// Data folder of the server, which may run or not
     #[arg(long, default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
     data_dir: PathBuf,
-    /// Where the backup goes; what is there is replaced
+    /// File to write; an existing one is replaced
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Encrypt the backup with the passphrase that is the content of this file
+    /// File with the passphrase to encrypt the backup with
     #[arg(long, value_name = "FILE")]
     passphrase_file: Option<PathBuf>,
-    /// The server's file of that name, to be in the backup too; a running server says by itself which it is
+    /// The server's --encryption-provider-config file, to include it; a running server adds it by itself
     #[arg(long, value_name = "FILE")]
     encryption_provider_config: Option<PathBuf>,
     #[command(flatten)]
@@ -101,12 +101,12 @@ fn take(
     contents::prepare(&source, snapshot, SystemClock.now())?.write(passphrase, output)
 }
 
-/// The contents of etcd, or of the data folder of a server that does not run.
+/// Reads the contents of etcd, or of the data folder of a server that does not run.
 async fn read_store(args: &BackupArgs, layout: &Layout) -> Result<Snapshot> {
     if args.etcd.shared() {
         let mut taken = snapshot(&*args.etcd.connect_plain()?).await.context("cannot read etcd")?;
         check_marks(&taken, &pki::identity_in(&layout.pki())?, args.etcd.prefix())?;
-        // Of the same revision as the marks: a restore may have ended just now.
+        // The offset is read at the same revision as the marks, because a restore may just have ended.
         taken.revision = taken.revision.saturating_add(args.etcd.offset(value_of(&taken, OFFSET))?);
         return Ok(taken);
     }
@@ -130,7 +130,7 @@ async fn read_store(args: &BackupArgs, layout: &Layout) -> Result<Snapshot> {
     Ok(taken?)
 }
 
-/// Refuses what is not the whole cluster that the data folder's keys belong to.
+/// Refuses a snapshot that is not the whole cluster that the data folder's keys belong to.
 fn check_marks(snapshot: &Snapshot, identity: &str, prefix: &str) -> Result<()> {
     if value_of(snapshot, RESTORING).is_some() {
         bail!("a backup is being restored into etcd below {prefix}, or was not restored whole");
@@ -149,7 +149,7 @@ pub fn value_of<'a>(snapshot: &'a Snapshot, key: &[u8]) -> Option<&'a [u8]> {
     snapshot.kvs.iter().find(|kv| kv.key == key).map(|kv| &kv.value[..])
 }
 
-/// A server that does not run cannot say where the keys of encrypted values are.
+/// Warns of encrypted values: a server that does not run cannot provide the file with their keys.
 fn warn_of_encrypted(snapshot: &Snapshot, config: Option<&Path>) {
     let encrypted = snapshot.kvs.iter().filter(|kv| kv.value.starts_with(b"k8s:enc:")).count();
     if encrypted > 0 && config.is_none() {
@@ -160,7 +160,7 @@ fn warn_of_encrypted(snapshot: &Snapshot, config: Option<&Path>) {
     }
 }
 
-/// The passphrase in a file, if one is named.
+/// Reads the passphrase from a file, if one is given.
 pub fn passphrase(file: Option<&Path>) -> Result<Option<Passphrase>> {
     let Some(file) = file else { return Ok(None) };
     let content = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;

@@ -1,4 +1,4 @@
-//! A file that appears under its name only when it is whole and on the disk.
+//! An output file that gets its name only when it is complete and durable.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use nix::fcntl::{AT_FDCWD, AtFlags};
 
-/// Readable by its owner alone. Without [`OutputFile::commit`] nothing is left of it, also after `kill -9` where the
-/// file system has files without names (O_TMPFILE): elsewhere a hidden file named `.NAME.PID.partial` is.
+/// A file that only its owner may read. Without [`OutputFile::commit`] nothing remains of it, even after
+/// `kill -9`, if the file system supports unnamed files (O_TMPFILE); otherwise a hidden file
+/// `.NAME.PID.partial` remains.
 pub struct OutputFile {
     file: File,
     path: PathBuf,
@@ -26,7 +27,8 @@ impl OutputFile {
         let Some(name) = path.file_name().filter(|_| !path.is_dir()) else {
             bail!("{} is a folder: name a file", path.display());
         };
-        // What is there is replaced by its name, which must not be the name of a device, a pipe or somebody's link.
+        // An existing file is replaced by renaming, so its name must not be that of a device, a pipe or a
+        // link.
         if fs::symlink_metadata(path).is_ok_and(|of| !of.is_file()) {
             bail!("{} is not a regular file: name another", path.display());
         }
@@ -48,7 +50,7 @@ impl OutputFile {
         Ok(Self { file, path: path.to_owned(), folder, temporary, named })
     }
 
-    /// Gives the file its name, in place of what had it before.
+    /// Gives the file its name, replacing an existing file.
     pub fn commit(mut self) -> Result<()> {
         self.publish().with_context(|| cannot_write(&self.path))
     }
@@ -81,7 +83,7 @@ impl Write for OutputFile {
 impl Drop for OutputFile {
     fn drop(&mut self) {
         if self.named {
-            // Nothing more can be done about it here.
+            // A failure to remove the file cannot be handled here.
             let _ = fs::remove_file(&self.temporary);
         }
     }
@@ -91,7 +93,7 @@ pub fn cannot_write(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }
 
-/// What file systems (and old kernels) say that do not know O_TMPFILE.
+/// Decides whether the error means that the file system (or an old kernel) does not support O_TMPFILE.
 fn has_no_unnamed_files(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::IsADirectory)
 }
@@ -128,7 +130,7 @@ mod tests {
         for keep in [false, true] {
             let mut output = OutputFile::create(&path).unwrap();
             if keep {
-                // As on a file system without O_TMPFILE.
+                // The file gets a temporary name, as on a file system without O_TMPFILE.
                 output.file = named(&output.temporary, &path).unwrap();
                 output.named = true;
             }

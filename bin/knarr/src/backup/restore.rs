@@ -1,8 +1,8 @@
-//! `knarr restore`: brings a cluster back from a backup, into an empty data folder or an empty etcd prefix.
+//! `knarr restore`: restores a cluster from a backup into an empty data folder or an empty etcd prefix.
 //!
-//! The file is read twice: first to the end, so that nothing is written of one that is damaged, then to write it. In a
-//! data folder everything is gathered in a folder `.restoring`, with which no server starts, and moved to its place at
-//! the end.
+//! The file is read twice: first to the end, so that nothing of a damaged file is written, then to write it.
+//! In a data folder everything is collected in a folder `.restoring`, with which no server starts, and moved
+//! to its place at the end.
 
 use std::fs::{self, File};
 use std::io::{BufReader, ErrorKind, Seek, Write};
@@ -24,12 +24,12 @@ use crate::layout::{DEFAULT_DATA_DIR, Layout};
 use crate::store::EtcdArgs;
 use crate::{pki, preflight};
 
-/// Above the revision of the backup, that of the restored store: more writes than happen between a backup and a loss.
-/// What etcd's documentation recommends for `etcdutl snapshot restore --bump-revision`.
+/// How far the restored store's revision is above that of the backup: more writes than happen between a
+/// backup and a loss. Source: etcd's documentation of `etcdutl snapshot restore --bump-revision`.
 const BUMP: u64 = 1_000_000_000;
-/// The highest revision that a bump may lead to: clients take revisions for signed numbers.
+/// The highest revision that a bump may lead to: clients parse revisions as signed numbers.
 const MOST_REVISION: u64 = i64::MAX as u64 / 2;
-/// What all files of a backup may have together.
+/// The most bytes of all files of a backup together.
 const FILES_BYTES: usize = 64 * 1024 * 1024;
 
 #[derive(Args)]
@@ -37,24 +37,24 @@ const FILES_BYTES: usize = 64 * 1024 * 1024;
     knarr restore cluster.knarr --data-dir /srv/knarr --passphrase-file passphrase\n  \
     knarr restore cluster.knarr --etcd-servers http://10.0.0.5:2379")]
 pub struct RestoreArgs {
-    /// The backup
+    /// Backup to restore
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The data folder of the server to be: an empty folder, or one that is made
+    /// Data folder of the restored server, an empty or missing folder
     #[arg(long, default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
     data_dir: PathBuf,
-    /// The passphrase that the backup is encrypted with is the content of this file
+    /// File with the passphrase of the backup
     #[arg(long, value_name = "FILE")]
     passphrase_file: Option<PathBuf>,
-    /// How far above the revision of the backup the restored cluster begins, beside one for each microsecond since it
-    /// was taken: more than the writes that came after it
+    /// How far to raise the revision above the backup's, in addition to one for each microsecond since it was
+    /// taken; must exceed the number of writes after the backup
     #[arg(long, value_name = "COUNT", default_value_t = BUMP)]
     bump_revision: u64,
     #[command(flatten)]
     etcd: EtcdArgs,
 }
 
-/// A backup that is known to be whole.
+/// A backup that is known to be complete.
 pub struct Backup {
     file: File,
     passphrase: Option<Passphrase>,
@@ -88,8 +88,8 @@ pub fn run(args: RestoreArgs) -> Result<()> {
     Ok(())
 }
 
-/// Grows with time, and faster than a store can write: so that what is restored later, from this backup or an older one,
-/// begins above all that was written since an earlier restore.
+/// Returns the restored store's revision. It grows with time, faster than a store can write, so that a later
+/// restore, of this backup or an older one, begins above all writes since an earlier restore.
 fn revision(manifest: &Manifest, bump: u64, now: Timestamp) -> Result<u64> {
     let taken: Timestamp = manifest.time.parse().context("the backup does not say when it was taken")?;
     let since = u64::try_from(now.as_microsecond() - taken.as_microsecond()).unwrap_or(0);
@@ -100,7 +100,7 @@ fn revision(manifest: &Manifest, bump: u64, now: Timestamp) -> Result<u64> {
 }
 
 impl Backup {
-    /// Reads the file to its end.
+    /// Reads the file to its end to verify it.
     pub fn open(path: &Path, passphrase: Option<Passphrase>) -> Result<Self> {
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
         let refused = || format!("{} cannot be restored", path.display());
@@ -130,7 +130,7 @@ impl Backup {
         Ok(read(&self.file, self.passphrase.as_ref())?)
     }
 
-    /// The files by their paths. They come before everything else.
+    /// Returns the files by their paths. They precede all other records.
     fn files(&self) -> Result<Vec<(String, Vec<u8>)>> {
         let mut reader = self.again()?;
         let mut files = Vec::new();
@@ -146,7 +146,7 @@ impl Backup {
         Ok(files)
     }
 
-    /// What goes into the store, one after the other.
+    /// Returns the keys and leases for the store, one after the other.
     fn entries(&self) -> Result<impl Iterator<Item = Result<Entry, ArchiveError>>> {
         let mut reader = self.again()?;
         Ok(std::iter::from_fn(move || reader.next().transpose()).filter_map(|record| match record {
@@ -168,21 +168,21 @@ fn read<'a>(
     Reader::new(BufReader::with_capacity(super::BUFFER_BYTES, file), passphrase)
 }
 
-/// What an empty data folder may hold: the root of a file system of its own has the first, and the other is where a
-/// server keeps its scheduled backups.
+/// What an empty data folder may contain: `lost+found` if it is the root of a file system, and `backups` if
+/// the server keeps its scheduled backups there.
 const EMPTY_WITH: [&str; 2] = ["lost+found", "backups"];
 
-/// An empty data folder, which is emptied again when it has not been filled whole.
+/// An empty data folder, which is emptied again if it was not filled completely.
 struct Target {
     layout: Layout,
     made: bool,
-    /// What has been moved to its place.
+    /// The paths that have been moved to their places.
     published: Vec<PathBuf>,
     done: bool,
 }
 
 impl Target {
-    /// Takes the folder for this restore: `.restoring` keeps servers and other restores out.
+    /// Claims the folder for this restore: `.restoring` keeps servers and other restores out.
     fn new(folder: &Path) -> Result<Self> {
         let made = !folder.exists();
         let private = || {
@@ -222,7 +222,7 @@ impl Target {
         Ok(target)
     }
 
-    /// Answers whether there is a configuration of encryption.
+    /// Fills the folder; returns whether the backup has an encryption configuration.
     fn fill(mut self, backup: &Backup, revision: u64, etcd: &EtcdArgs) -> Result<bool> {
         let staging = self.layout.restoring();
         let files = backup.files()?;
@@ -264,7 +264,7 @@ impl Drop for Target {
         if self.done {
             return;
         }
-        // `.restoring` goes last: what cannot be removed keeps servers from starting.
+        // `.restoring` is removed last: if anything before it cannot be removed, no server starts.
         for path in self.published.iter().chain([&self.layout.restoring()]) {
             let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
             if removed.is_err() {
@@ -290,7 +290,7 @@ fn write_file(staging: &Path, path: &str, content: &[u8]) -> Result<()> {
     write().with_context(|| super::output_file::cannot_write(&path))
 }
 
-/// Makes the names of all that is in a folder durable.
+/// Syncs a folder and its subfolders, which makes the names in them durable.
 fn sync(folder: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -333,7 +333,7 @@ mod tests {
         Options { reserve_bytes: 0, ..Options::default() }
     }
 
-    /// A cluster in `from` and its backup in `file`; returns its identity and revision.
+    /// Creates a cluster in `from` and its backup in `file`; returns its identity and revision.
     async fn backed_up(folder: &Folder, passphrase: Option<&Passphrase>) -> (PathBuf, String, u64) {
         let layout = Layout::create(&folder.0.join("from")).unwrap();
         let identity = Pki::open(layout.pki()).unwrap().identity().unwrap();
@@ -394,7 +394,7 @@ mod tests {
         let refused = Backup::open(&file, None).err().unwrap();
         assert!(format!("{refused:#}").ends_with("cannot be restored: it ends too early: it was cut off"));
 
-        // One that is cut off after it was found whole.
+        // A file that is truncated after it was verified.
         fs::write(&file, &whole).unwrap();
         let to = folder.0.join("to");
         for exists in [false, true] {
@@ -429,9 +429,9 @@ mod tests {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
         let now = at("2026-01-01T00:00:01Z");
         assert_eq!(revision(&manifest(7), BUMP, now).unwrap(), 1_001_000_007);
-        // A clock that is behind is no reason to go back.
+        // A clock that is behind does not lower the revision.
         assert_eq!(revision(&manifest(7), BUMP, at("2025-01-01T00:00:00Z")).unwrap(), 1_000_000_007);
-        // An older backup, restored a minute after a newer one that had an hour's writes more.
+        // An older backup, restored a minute after a newer one that contains another hour of writes.
         let older = Manifest { time: "2025-12-31T23:00:00Z".to_owned(), ..manifest(7) };
         let first = revision(&manifest(3_000_000), BUMP, now).unwrap();
         assert!(revision(&older, BUMP, at("2026-01-01T00:01:01Z")).unwrap() > first + 1_000_000);
@@ -451,7 +451,7 @@ mod tests {
         let second = Target::new(&to).err().unwrap().to_string();
         assert!(second.contains("another restore"), "{second}");
         assert!(Layout::create(&to).is_err(), "a server stays out, too");
-        // A server that started in between has made a folder of this name.
+        // A server that started in between has created a folder of this name.
         fs::create_dir_all(to.join("pki/theirs")).unwrap();
         let backup = Backup::open(&file, None).unwrap();
         assert!(first.fill(&backup, 1 << 40, &EtcdArgs::none()).is_err());

@@ -1,4 +1,4 @@
-//! Backups that a server takes by itself, by a schedule, into a folder in which the newest ones are kept.
+//! Scheduled backups of a server, in a folder in which the newest ones are kept.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,32 +21,32 @@ use super::output_file::OutputFile;
 use super::passphrase;
 use crate::node_reference::node_reference;
 
-/// Every twelve hours, as k3s takes snapshots of its etcd.
+/// Every twelve hours, the same as k3s's snapshots of etcd.
 const DEFAULT_SCHEDULE: &str = "0 */12 * * *";
-/// The clock is looked at this often at least: it may be set, or stand still while the machine sleeps.
-const LOOK_EVERY: Duration = Duration::from_secs(600);
+/// How often the clock is read, at least: it may be set, or stop while the machine sleeps.
+const CHECK_EVERY: Duration = Duration::from_secs(600);
 const SUFFIX: &str = ".knarr";
 /// `20261125T120000Z`
 const TIME_FORMAT: &str = "%Y%m%dT%H%M%SZ";
 
 #[derive(Args)]
 pub struct ScheduleArgs {
-    /// When to take backups, as in a CronJob, in UTC unless TZ= says otherwise; empty for never [default: '0 */12 * * *';
-    /// never with --etcd-servers]
+    /// Schedule of backups in the form of a CronJob, in UTC unless TZ= is given; empty for never [default: '0
+    /// */12 * * *'; never with --etcd-servers]
     #[arg(long, value_name = "CRON")]
     backup_schedule: Option<String>,
-    /// Where they go [default: the folder backups in the data folder]
+    /// Folder to write backups to [default: the folder backups in the data folder]
     #[arg(long, value_name = "DIR")]
     backup_dir: Option<PathBuf>,
-    /// How many of them are kept
+    /// Number of backups to keep
     #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     backup_retention: u32,
-    /// Encrypt them with the passphrase that is the content of this file, which is read for each one
+    /// File with the passphrase to encrypt backups with; read for each backup
     #[arg(long, value_name = "FILE")]
     backup_passphrase_file: Option<PathBuf>,
 }
 
-/// What is to be done when.
+/// The schedule, and where its backups are written.
 pub struct Scheduled {
     pub source: Source,
     schedule: Schedule,
@@ -56,7 +56,7 @@ pub struct Scheduled {
     counts: Arc<Mutex<Counts>>,
 }
 
-/// What metrics show.
+/// The values of the metrics.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Counts {
     succeeded: u64,
@@ -66,7 +66,7 @@ struct Counts {
 }
 
 impl ScheduleArgs {
-    /// `None` if no backups are to be taken.
+    /// Returns the schedule; `None` if no backups are taken.
     pub fn scheduled(&self, source: Source) -> Result<Option<Scheduled>> {
         let default = if source.shared_store { "" } else { DEFAULT_SCHEDULE };
         let text = self.backup_schedule.as_deref().unwrap_or(default);
@@ -81,7 +81,7 @@ impl ScheduleArgs {
         let folder = self.backup_dir.clone().unwrap_or_else(|| source.layout.root().join("backups"));
         let retention = usize::try_from(self.backup_retention)?;
         let passphrase_file = self.backup_passphrase_file.clone();
-        // Better no server than backups that nobody can be trusted with.
+        // The server does not start with an unusable passphrase file: its backups would not be protected.
         passphrase(passphrase_file.as_deref()).context("--backup-passphrase-file")?;
         let scheduled =
             Scheduled { source, schedule, folder, retention, passphrase_file, counts: Arc::default() };
@@ -92,7 +92,7 @@ impl ScheduleArgs {
 }
 
 impl Scheduled {
-    /// The text of the metrics, from now on.
+    /// Returns a function that renders the metrics.
     pub fn metrics(&self) -> impl Fn() -> String + Send + Sync + 'static {
         let counts = Arc::clone(&self.counts);
         move || metrics(*counts.lock().unwrap_or_else(PoisonError::into_inner))
@@ -142,14 +142,14 @@ impl Scheduled {
         }
     }
 
-    /// Returns when the next backup is due, also if the clock is set meanwhile.
+    /// Waits until the next backup is due, even if the clock is set meanwhile.
     async fn until_due(&self, clock: &dyn Clock) {
         let next = |now| self.schedule.next(now, &TimeZone::UTC).unwrap_or(Timestamp::MAX);
         let mut due = next(clock.now());
         while let Ok(left) = Duration::try_from(clock.now().duration_until(due))
             && !left.is_zero()
         {
-            clock.sleep(left.min(LOOK_EVERY)).await;
+            clock.sleep(left.min(CHECK_EVERY)).await;
             due = due.min(next(clock.now()));
         }
     }
@@ -189,12 +189,12 @@ impl Scheduled {
         Ok(Taken { path, manifest })
     }
 
-    /// What the names of this server's backups begin with.
+    /// Returns the prefix of the names of this server's backups.
     fn prefix(&self) -> String {
         format!("scheduled-{}-", self.source.node)
     }
 
-    /// Removes all but the newest backups, `taken` among them; and what writes that were killed have left.
+    /// Removes all but the newest backups, always keeping `taken`, and the partial files of killed writers.
     fn remove_old(&self, taken: &Path, now: Timestamp) -> std::io::Result<()> {
         let names = self.names()?;
         let partial = format!(".{}", self.prefix());
@@ -213,7 +213,7 @@ impl Scheduled {
         Ok(entries.iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
     }
 
-    /// When the newest backup in the folder was taken.
+    /// Returns when the newest backup in the folder was taken.
     fn newest(&self) -> Option<Timestamp> {
         self.names().ok()?.iter().filter_map(|name| time_of(name, &self.prefix())).max()
     }
@@ -225,15 +225,16 @@ struct Taken {
     manifest: Manifest,
 }
 
-/// When a backup of this prefix was taken; `None` if the name is not one of ours.
+/// Returns when a backup of this prefix was taken; `None` for other file names.
 fn time_of(name: &str, prefix: &str) -> Option<Timestamp> {
     let text = name.strip_prefix(prefix)?.strip_suffix(SUFFIX)?;
     let at = jiff::civil::DateTime::strptime(TIME_FORMAT, text).ok()?.to_zoned(TimeZone::UTC).ok()?;
     (at.strftime(TIME_FORMAT).to_string() == text).then(|| at.timestamp())
 }
 
-/// The names of backups of this prefix that are older than the newest ones; never that of the one just taken. One with a
-/// time that is still to come was taken when the clock was wrong, and counts as older than all others.
+/// Returns the names of backups of this prefix that are beyond the newest ones; never that of the one just
+/// taken. A backup with a time in the future was taken while the clock was wrong, and counts as older than
+/// all others.
 fn surplus(names: Vec<String>, prefix: &str, keep: usize, taken: &str, now: Timestamp) -> Vec<String> {
     let age = |name: &String| {
         let at = time_of(name, prefix)?;
@@ -246,7 +247,7 @@ fn surplus(names: Vec<String>, prefix: &str, keep: usize, taken: &str, now: Time
     of_ours.into_iter().map(|(_, name)| name).collect()
 }
 
-/// A backup must not be what fills the disk that the store is on.
+/// Fails if the backup would fill the disk that the store may be on.
 fn check_room(folder: &Path, bytes: u64) -> Result<()> {
     let of = statvfs(folder).with_context(|| format!("cannot look at the disk of {}", folder.display()))?;
     #[allow(clippy::unnecessary_cast, reason = "the types differ between machines")]
@@ -333,7 +334,7 @@ mod tests {
         assert_eq!(clock.now().to_string(), "2026-01-01T12:00:00Z");
     }
 
-    /// A clock whose sleeps take no time, and of which the first one may end at another time of day.
+    /// A clock whose sleeps take no time; the first sleep may end at another time of day.
     struct SetClock {
         now: Mutex<Timestamp>,
         set: Mutex<Option<Timestamp>>,

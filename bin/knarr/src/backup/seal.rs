@@ -1,8 +1,9 @@
-//! How a backup file is closed to others: ChaCha20-Poly1305 in chunks, under a key that scrypt makes of a passphrase.
+//! The encryption of backup files: ChaCha20-Poly1305 in chunks, under a key that scrypt derives from a
+//! passphrase.
 //!
-//! The construction is STREAM (Hoang, Reyhanitabar, Rogaway, Vizár, 2015): the nonce of a chunk is its number and whether
-//! it is the last one, so chunks cannot be reordered, dropped or cut off. The first two lines of the file are
-//! authenticated with each chunk.
+//! The construction is STREAM (Hoang, Reyhanitabar, Rogaway, Vizár, 2015): the nonce of a chunk is its number
+//! and whether it is the last one, so chunks cannot be reordered, dropped or cut off. The first two lines of
+//! the file are authenticated with each chunk.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -13,30 +14,30 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use super::archive::ArchiveError;
 
-/// Plain bytes of a chunk.
+/// The size of a chunk before encryption.
 const CHUNK_BYTES: usize = 64 * 1024;
 const TAG_BYTES: usize = 16;
 const SALT_BYTES: usize = 16;
 /// scrypt's cost, as the logarithm of N: with r = 8 it takes 128 MiB and about half a second.
 const COST: u8 = 17;
-/// The highest cost that is accepted from a file: 1 GiB.
+/// The highest cost that is accepted from a file: 1 GiB of memory.
 const MOST_COST: u8 = 20;
 
-/// What a key is made of.
+/// The passphrase from which a key is derived.
 pub struct Passphrase {
     words: Vec<u8>,
     cost: u8,
 }
 
 impl Passphrase {
-    /// The content of a passphrase file: without the end of its line. `None` if nothing is left.
+    /// Reads the content of a passphrase file, without its newline. `None` if nothing remains.
     pub fn of_file(content: &[u8]) -> Option<Self> {
         let words = content.strip_suffix(b"\n").unwrap_or(content);
         let words = words.strip_suffix(b"\r").unwrap_or(words);
         (!words.is_empty()).then(|| Self { words: words.to_vec(), cost: COST })
     }
 
-    /// One that seals quickly and badly.
+    /// A passphrase with a low scrypt cost, for tests.
     #[cfg(test)]
     pub fn cheap(words: &str) -> Self {
         Self { words: words.as_bytes().to_vec(), cost: 4 }
@@ -50,7 +51,7 @@ impl Passphrase {
     }
 }
 
-/// How a file is sealed, as its second line says.
+/// How a file is encrypted, as its second line states.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sealing {
     Plain,
@@ -100,7 +101,7 @@ impl FromStr for Sealing {
     }
 }
 
-/// Keys and counts the chunks of one file.
+/// Encrypts or decrypts the chunks of one file and counts them.
 struct Chunks {
     key: LessSafeKey,
     preamble: Vec<u8>,
@@ -131,7 +132,7 @@ impl Chunks {
     }
 }
 
-/// Writes what it is given, encrypted if there is a passphrase.
+/// Writes its input, encrypted if there is a passphrase.
 pub struct SealingWriter<W: Write> {
     output: W,
     sealed: Option<(Chunks, Vec<u8>)>,
@@ -167,7 +168,7 @@ impl<W: Write> SealingWriter<W> {
 impl<W: Write> Write for SealingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some((chunks, buffer)) = &mut self.sealed else { return self.output.write(bytes) };
-        // A full chunk waits until it is known not to be the last one.
+        // A full chunk is held back until it is known whether it is the last one.
         if buffer.len() == CHUNK_BYTES && !bytes.is_empty() {
             chunks.seal(buffer, false)?;
             self.output.write_all(buffer)?;
@@ -183,7 +184,8 @@ impl<W: Write> Write for SealingWriter<W> {
     }
 }
 
-/// Reads what a [`SealingWriter`] has written. Errors that are not the input's hold an [`ArchiveError`].
+/// Reads what a [`SealingWriter`] has written. Errors other than those of the input contain an
+/// [`ArchiveError`].
 pub struct SealingReader<R: Read> {
     input: R,
     sealed: Option<Opened>,
@@ -191,10 +193,10 @@ pub struct SealingReader<R: Read> {
 
 struct Opened {
     chunks: Chunks,
-    /// The chunk that is being read, and how far it was.
+    /// The chunk that is being read, and the position in it.
     chunk: Vec<u8>,
     read: usize,
-    /// The byte after it, read to know whether it is the last one.
+    /// The byte after the chunk, read ahead to know whether the chunk is the last one.
     ahead: Option<u8>,
     ended: bool,
 }
@@ -261,7 +263,7 @@ impl Opened {
     }
 }
 
-/// Whether the input is at its end instead.
+/// Reads one byte; returns true if the input has ended instead.
 fn read_byte(input: &mut impl Read, byte: &mut [u8; 1]) -> io::Result<bool> {
     match input.read_exact(byte) {
         Ok(()) => Ok(false),

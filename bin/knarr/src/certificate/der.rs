@@ -1,4 +1,4 @@
-//! DER, the encoding of certificates.
+//! DER, the binary encoding of certificates.
 
 use std::net::IpAddr;
 
@@ -23,12 +23,12 @@ pub fn sequence(parts: &[Vec<u8>]) -> Vec<u8> {
     tlv(0x30, &parts.concat())
 }
 
-/// Explicitly tagged `[number]`.
+/// Encodes an explicitly tagged value `[number]`.
 pub fn tagged(number: u8, content: &[u8]) -> Vec<u8> {
     tlv(0xa0 | number, content)
 }
 
-/// A positive number, most significant byte first.
+/// Encodes a positive number, most significant byte first.
 pub fn integer(bytes: &[u8]) -> Vec<u8> {
     tlv(0x02, bytes)
 }
@@ -41,7 +41,7 @@ pub fn bit_string(unused_bits: u8, bytes: &[u8]) -> Vec<u8> {
     tlv(0x03, &[&[unused_bits], bytes].concat())
 }
 
-/// An extension of id-ce (2.5.29).
+/// Encodes an extension of id-ce (2.5.29).
 pub fn extension(number: u8, critical: bool, value: &[u8]) -> Vec<u8> {
     let mut parts = vec![oid(&[0x55, 0x1d, number])];
     if critical {
@@ -51,7 +51,7 @@ pub fn extension(number: u8, critical: bool, value: &[u8]) -> Vec<u8> {
     sequence(&parts)
 }
 
-/// UTCTime until 2049, GeneralizedTime from then on.
+/// Encodes a time: UTCTime until 2049, GeneralizedTime from then on.
 pub fn time(at: Timestamp) -> Vec<u8> {
     let text = at.strftime("%Y%m%d%H%M%SZ").to_string();
     match text.get(2..) {
@@ -60,7 +60,7 @@ pub fn time(at: Timestamp) -> Vec<u8> {
     }
 }
 
-/// A subject of organizations and a common name.
+/// Encodes a subject with organizations and a common name.
 pub fn name(organizations: &[&str], common_name: &str) -> Vec<u8> {
     let attribute = |type_: u8, text: &str| {
         let pair = sequence(&[oid(&[0x55, 4, type_]), tlv(0x0c, text.as_bytes())]);
@@ -70,7 +70,7 @@ pub fn name(organizations: &[&str], common_name: &str) -> Vec<u8> {
     sequence(&organizations.chain([attribute(3, common_name)]).collect::<Vec<_>>())
 }
 
-/// Alternative names; `None` without any.
+/// Encodes alternative names; `None` if there are none.
 pub fn general_names(names: &[String], addresses: &[IpAddr]) -> Option<Vec<u8>> {
     let names = names.iter().map(|name| tlv(0x82, name.as_bytes()));
     let addresses = addresses.iter().map(|address| match address {

@@ -1,7 +1,8 @@
-//! Writes and signs end-entity certificates (RFC 5280): for our own keys, and for certificate requests.
+//! Writes and signs end-entity certificates (RFC 5280): for the cluster's own keys, and for certificate
+//! requests.
 //!
-//! rcgen knows a subject as a map and would drop all but one organization, and organizations are what Kubernetes
-//! reads groups from; so what is signed here is put together by hand.
+//! rcgen stores a subject as a map and would drop all but one organization. Kubernetes reads groups from
+//! organizations, so the certificates are encoded here.
 
 mod der;
 
@@ -21,12 +22,12 @@ use x509_parser::prelude::FromDer;
 
 use crate::certificates::facts;
 
-/// Clocks of other machines may be this far behind. Kube-controller-manager's.
+/// How far clocks of other machines may be behind. Source: kube-controller-manager's backdating.
 const BACKDATED: Duration = Duration::from_secs(5 * 60);
-/// What is good for less than this does not end the earlier for that.
+/// Certificates with a shorter lifetime are not shortened by the backdating.
 const SHORT: Duration = Duration::from_secs(8 * 3600);
 
-/// What a certificate is for and whom it names.
+/// What a certificate is for, and which names it has.
 pub struct Subject<'a> {
     pub common_name: &'a str,
     pub organizations: &'a [&'a str],
@@ -36,7 +37,7 @@ pub struct Subject<'a> {
     pub client: bool,
 }
 
-/// An authority: its certificates (PEM; empty for a mere key) and its key.
+/// An authority: its certificates (PEM; empty for a bare key) and its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pair {
     pub certificates: String,
@@ -57,21 +58,21 @@ pub struct Usages {
     pub client: bool,
 }
 
-/// When the certificate is good.
+/// When the certificate is valid.
 #[derive(Debug, Clone, Copy)]
 pub struct Validity {
     pub from: Timestamp,
     pub lifetime: Duration,
 }
 
-/// The parts of a certificate that are not the same for all, each in DER.
+/// The parts that differ between certificates, each in DER.
 struct Leaf {
     subject: Vec<u8>,
     public_key: Vec<u8>,
     alternative_names: Option<Vec<u8>>,
 }
 
-/// Whom an end-entity certificate is for, and until when.
+/// The holder of an end-entity certificate, and when the certificate expires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     pub common_name: String,
@@ -117,8 +118,8 @@ impl Holder {
     }
 }
 
-/// The alternative names of who is called by these names and addresses. A name that is an address (of a node, say) counts
-/// among these: that is where clients look for it.
+/// Returns the alternative names for these names and addresses. A name that is an address (of a node, for
+/// instance) becomes an address entry, because clients check addresses there.
 ///
 /// Source: `addressesToHostnamesAndIPs` of `k8s.io/kubernetes/pkg/kubelet/certificate`.
 pub fn alternative_names(names: &[String], addresses: &[IpAddr]) -> (Vec<String>, Vec<IpAddr>) {
@@ -137,7 +138,7 @@ pub fn alternative_names(names: &[String], addresses: &[IpAddr]) -> (Vec<String>
     (plain, all)
 }
 
-/// Fails unless the certificate (PEM) is of this key.
+/// Fails unless the certificate (PEM) belongs to this key.
 pub fn check_pair(certificate_pem: &str, key: &KeyPair) -> Result<()> {
     let der = CertificateDer::from_pem_slice(certificate_pem.as_bytes())?;
     let (_, certificate) = x509_parser::parse_x509_certificate(&der)?;
@@ -147,7 +148,7 @@ pub fn check_pair(certificate_pem: &str, key: &KeyPair) -> Result<()> {
     Ok(())
 }
 
-/// Whether the first certificate of one PEM text is signed by the first of another.
+/// Decides whether the first certificate of one PEM text is signed by the first of another.
 pub fn is_signed_by(certificate_pem: &str, authority_pem: &str) -> bool {
     let first = |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes());
     let (Ok(certificate), Ok(authority)) = (first(certificate_pem), first(authority_pem)) else {
@@ -156,7 +157,7 @@ pub fn is_signed_by(certificate_pem: &str, authority_pem: &str) -> bool {
     facts::is_signed_by(&certificate, &authority)
 }
 
-/// Signs for a key of our own. Returns PEM.
+/// Signs a certificate for a key of the cluster's own. Returns PEM.
 pub fn for_key(
     authority: &Authority,
     key: &KeyPair,
@@ -176,7 +177,8 @@ pub fn for_key(
     sign(authority, &leaf, usages, validity)
 }
 
-/// Signs for whoever made the request (PKCS#10, DER), keeping subject, key and alternative names, nothing else.
+/// Signs a certificate for a request (PKCS#10, DER). It takes only subject, key and alternative names from
+/// the request.
 pub fn for_request(authority: &Authority, csr: &[u8], usages: Usages, validity: Validity) -> Result<String> {
     let (_, csr) = X509CertificationRequest::from_der(csr).context("the request does not parse")?;
     signature::check(&csr).context("the request is not signed by its own key")?;
@@ -246,13 +248,13 @@ fn extensions(leaf: &Leaf, usages: Usages, key_identifier: Option<&[u8]>) -> Vec
         list.push(der::extension(35, false, &der::sequence(&[der::tlv(0x80, id)])));
     }
     if let Some(names) = &leaf.alternative_names {
-        // Of a certificate without a subject they are all there is to go by.
+        // Critical if the subject is empty, because then these names alone identify the holder.
         list.push(der::extension(17, leaf.subject == der::sequence(&[]), names));
     }
     list
 }
 
-/// AlgorithmIdentifier of the signatures that this key makes.
+/// Returns the AlgorithmIdentifier of the signatures that this key makes.
 fn algorithm_of(key: &KeyPair) -> Result<&'static [u8]> {
     let known: [(&rcgen::SignatureAlgorithm, &[u8]); 4] = [
         (&rcgen::PKCS_ECDSA_P256_SHA256, &[0x30, 10, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2]),
@@ -268,9 +270,9 @@ fn serial_number() -> Result<[u8; 16]> {
     let mut bytes = [0u8; 16];
     let random = ring::rand::SystemRandom::new();
     if ring::rand::SecureRandom::fill(&random, &mut bytes).is_err() {
-        bail!("the system gives no random numbers");
+        bail!("the system provides no random numbers");
     }
-    // Positive, and as long as it looks.
+    // The number is positive and has no leading zero byte, so its encoding has the full length.
     bytes[0] = bytes[0] & 0x7f | 0x40;
     Ok(bytes)
 }
@@ -306,7 +308,7 @@ mod tests {
         Validity { from: Timestamp::now(), lifetime: Duration::from_secs(lifetime) }
     }
 
-    /// Whether rustls takes the certificate, and what is in it.
+    /// Checks that rustls accepts the certificate, then calls `look` with its contents.
     fn check(root: &str, leaf: &str, look: impl FnOnce(&x509_parser::certificate::X509Certificate)) {
         let root_der = CertificateDer::from_pem_slice(root.as_bytes()).unwrap();
         let leaf_der = CertificateDer::from_pem_slice(leaf.as_bytes()).unwrap();
@@ -359,7 +361,7 @@ mod tests {
         let usages = Usages { client: true, key_encipherment: true, server: false };
         let pem = for_request(&authority, csr.der(), usages, validity(600)).unwrap();
         check(&root, &pem, |certificate| {
-            assert!(!certificate.is_ca(), "nobody becomes a CA by asking for it");
+            assert!(!certificate.is_ca(), "a certificate request cannot ask for a CA");
             let usages = certificate.key_usage().unwrap().unwrap().value;
             assert!(usages.digital_signature() && usages.key_encipherment() && !usages.key_cert_sign());
             assert!(!certificate.extended_key_usage().unwrap().unwrap().value.server_auth);

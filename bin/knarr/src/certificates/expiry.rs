@@ -1,17 +1,17 @@
-//! Which certificates somebody has to be warned of, since nobody renews them by themselves.
+//! Warnings of certificates that expire soon and are not renewed automatically.
 
 use jiff::Timestamp;
 
 use super::inventory::{Entry, Origin};
 
-/// Days before its end from which on a certificate is warned of.
+/// Days before the expiry of a certificate at which warnings begin.
 const LEAF_DAYS: i64 = 30;
 const AUTHORITY_DAYS: i64 = 180;
 
 /// The reason of the event.
 pub const REASON: &str = "CertificateExpiring";
 
-/// A sentence for each certificate that is near its end or past it, and is not renewed by the server.
+/// Returns a sentence for each certificate that expires soon or has expired and is not renewed by the server.
 pub fn warnings(entries: &[Entry], now: Timestamp) -> Vec<String> {
     entries.iter().filter_map(|entry| warning(entry, now)).collect()
 }

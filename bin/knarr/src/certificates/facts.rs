@@ -1,4 +1,4 @@
-//! What a certificate says: whom it names, what it is for, who signed it and when it expires.
+//! The contents of a certificate: its subject, its uses, its issuer and its expiry.
 
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
@@ -6,7 +6,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use x509_parser::certificate::X509Certificate;
 
-/// The certificates of a PEM text, in DER; at least one.
+/// Returns the certificates of a PEM text, in DER; at least one.
 pub fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
     let all: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().context("not PEM")?;
     if all.is_empty() {
@@ -15,10 +15,10 @@ pub fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
     Ok(all)
 }
 
-/// One certificate, read.
+/// The contents of one certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// The common name; without one the whole subject.
+    /// The common name, or the whole subject if it has none.
     pub subject: String,
     pub groups: Vec<String>,
     /// `authority`, `server`, `client`.
@@ -60,7 +60,7 @@ fn name(name: &x509_parser::x509::X509Name) -> String {
     common.map_or_else(|| name.to_string(), str::to_owned)
 }
 
-/// Whether the key of `authority` signed `certificate`; both in DER.
+/// Decides whether the key of `authority` signed `certificate`; both in DER.
 pub fn is_signed_by(certificate: &[u8], authority: &[u8]) -> bool {
     let (Ok(certificate), Ok(authority)) = (parse(certificate), parse(authority)) else { return false };
     certificate.issuer() == authority.subject()

@@ -1,4 +1,4 @@
-//! Waits for changes of folders (inotify).
+//! Waits for changes in folders (inotify).
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
 
-/// Changes within this time are one.
+/// Changes within this time are handled together.
 const SETTLED: Duration = Duration::from_secs(1);
 
 pub struct FolderWatch {
@@ -28,18 +28,20 @@ impl FolderWatch {
             add(&inotify, folder)?;
         }
         let descriptor = inotify.as_fd().try_clone_to_owned()?;
-        // SAFETY: the descriptor is a duplicate, owned by the AsyncFd and neither replaced nor closed before it.
+        // SAFETY: the descriptor is a duplicate, owned by the AsyncFd and neither replaced nor closed before
+        // it.
         let readiness = unsafe { AsyncFd::register(descriptor) }.context("cannot watch files (epoll)")?;
         Ok(Self { inotify, readiness })
     }
 
-    /// Returns after a file was written, renamed or deleted. What was is not said: the folder is read anew.
+    /// Returns after a file was written, renamed or deleted. It does not report which one: callers read the
+    /// folder again.
     pub async fn changed(&self) -> Result<()> {
         loop {
             let mut ready = self.readiness.readable().await.context("cannot watch files")?;
             let changed = self.take();
             ready.clear_ready();
-            // What was ready may have been forgotten since.
+            // The events that made it ready may have been dropped by `forget` since.
             if changed {
                 return Ok(());
             }
@@ -51,7 +53,7 @@ impl FolderWatch {
         self.take();
     }
 
-    /// Whether there were any.
+    /// Reads all pending events; returns whether there were any.
     fn take(&self) -> bool {
         let mut some = false;
         while self.inotify.read_events().is_ok_and(|events| !events.is_empty()) {
@@ -61,8 +63,8 @@ impl FolderWatch {
     }
 }
 
-/// Returns once a change has settled: writers change several files, and what is done about it may change some, too.
-/// Waits for ever where nothing is watched.
+/// Returns once changes have settled, because writers change several files and the caller's reaction may
+/// change some too. Waits forever if nothing is watched.
 pub async fn changed(watch: Option<&FolderWatch>, clock: &Arc<dyn Clock>) {
     let Some(watch) = watch else { return std::future::pending().await };
     if let Err(error) = watch.changed().await {
@@ -101,7 +103,7 @@ mod tests {
         std::fs::write(folder.join("a"), "2").unwrap();
         watch.forget();
         assert!(tokio::time::timeout(quiet, watch.changed()).await.is_err());
-        // Also where it was noticed before it is forgotten.
+        // Also if the change was read before it is dropped.
         std::fs::write(folder.join("a"), "3").unwrap();
         drop(watch.readiness.readable().await.unwrap());
         watch.forget();

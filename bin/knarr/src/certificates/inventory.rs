@@ -1,4 +1,4 @@
-//! The certificates of a data folder: authorities, what they signed, and what kubeconfigs hold.
+//! Lists the certificates of a data folder: authorities, what they signed, and what kubeconfigs hold.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,17 +15,17 @@ use crate::layout::Layout;
 /// Folders of `pki/` with certificates in them, in the order of the table.
 const FOLDERS: [&str; 4] = ["", "front-proxy", "kubelet-serving", issued::FOLDER];
 const KUBECONFIG: &str = "kubeconfig";
-/// A certificate or kubeconfig is not larger than this.
+/// The largest certificate or kubeconfig file that is read.
 const MAX_FILE: u64 = 1 << 20;
-/// More files than this are not looked at, folder by folder.
+/// The most files of one folder that are read.
 const MAX_FILES: usize = 10_000;
 
-/// Who made a certificate, and so who renews it.
+/// Where a certificate is from, and so what renews it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// The server or agent itself, which renews all but its authorities.
+    /// Issued by the server or agent itself, which renews all but its authorities.
     Own,
-    /// `knarr kubeconfig`, for somebody else.
+    /// Issued by `knarr kubeconfig`, for another user.
     Issued,
     /// Given by a flag.
     External,
@@ -34,11 +34,11 @@ pub enum Origin {
 /// One certificate of a data folder.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Path below `pki/` without its ending, such as `front-proxy/ca`, or the file name of a kubeconfig. Further
-    /// certificates of a bundle have a number: `ca#2`.
+    /// Path below `pki/` without its extension, such as `front-proxy/ca`, or the file name of a kubeconfig.
+    /// Further certificates of a bundle have a number: `ca#2`.
     pub name: String,
     pub file: PathBuf,
-    /// What is in it, or why that cannot be read.
+    /// The contents, or why they cannot be read.
     pub facts: Result<Facts, String>,
     /// The name of the authority in this folder that signed it, or the issuer's common name.
     pub authority: String,
@@ -52,7 +52,7 @@ impl Entry {
         Self { name, file, facts, authority, origin: Origin::Own, der }
     }
 
-    /// Whether it is the very same certificate.
+    /// Decides whether both are the same certificate.
     pub fn is_same(&self, other: &Self) -> bool {
         self.der == other.der
     }
@@ -69,15 +69,19 @@ impl Entry {
         self.facts.as_ref().is_ok_and(|facts| facts.expires <= now)
     }
 
-    /// Whole days until the end, negative after it.
+    /// Returns the whole days until it expires, negative afterwards.
     pub fn days_left(&self, now: Timestamp) -> Option<i64> {
         let facts = self.facts.as_ref().ok()?;
         Some((facts.expires.as_second() - now.as_second()).div_euclid(86_400))
     }
 }
 
-/// Reads a server's or agent's data folder: authorities first, then by name. Fails where there is none, or where it
-/// cannot be read; single files that cannot be read are entries.
+/// Reads a server's or agent's data folder: authorities first, then by name. A file that cannot be read
+/// becomes an entry.
+///
+/// # Errors
+///
+/// If the folder is missing or cannot be read.
 pub fn read(layout: &Layout) -> Result<Vec<Entry>> {
     let pki = layout.pki();
     if !pki.try_exists().with_context(|| format!("cannot read {}", pki.display()))? {
@@ -110,13 +114,13 @@ pub fn read(layout: &Layout) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// The certificates in files that flags have named; the names are their paths.
+/// Reads the certificates in files that flags name; their names are the paths.
 pub fn external(files: &[PathBuf]) -> Vec<Entry> {
     let of = |file: &PathBuf| of_pem(&file.to_string_lossy(), file, Origin::External, certificates(file));
     files.iter().flat_map(of).collect()
 }
 
-/// The files of a folder with this ending, by name; none where there is no folder.
+/// Returns the files of a folder with this extension, by name; none if the folder is missing.
 fn files(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     let cannot = || format!("cannot read {}", folder.display());
     let entries = match fs::read_dir(folder) {
@@ -145,13 +149,14 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
     facts::chain(&content(file)?)
 }
 
-/// The client certificate of a kubeconfig; `None` where it holds another credential.
+/// Reads the client certificate of a kubeconfig; `None` if it holds another credential.
 fn in_kubeconfig(file: &Path) -> Result<Option<Vec<u8>>> {
     content(file)?;
     Ok(Access::load(file)?.client_certificate)
 }
 
-/// A bundle of authorities is an entry each; of a chain the first certificate counts.
+/// Builds the entries of a PEM text: each authority of a bundle has an entry; of a chain only the first
+/// certificate has.
 fn of_pem(
     name: &str,
     file: &Path,

@@ -1,4 +1,5 @@
-//! Records of the client certificates that `knarr kubeconfig` has issued: without their keys, until they have expired.
+//! Records of the client certificates that `knarr kubeconfig` has issued: without their keys, until some time
+//! after they expire.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,12 +14,12 @@ use super::facts::{self, Facts};
 use crate::pki::write_private;
 
 pub const FOLDER: &str = "issued";
-/// Records are kept for so long after the end, so that whoever uses them hears of it.
+/// How long records are kept after the expiry, so that it is shown to administrators.
 const KEPT: Duration = Duration::from_secs(30 * 86_400);
-/// Of the user's name in a file's.
+/// The longest part of the user's name in a file name.
 const LONGEST_NAME: usize = 100;
 
-/// Keeps a record of a certificate (PEM) in the folder `pki`.
+/// Stores a record of a certificate (PEM) in the folder `pki`.
 pub fn record(pki: &Path, certificate: &str) -> Result<()> {
     let folder = pki.join(FOLDER);
     fs::create_dir_all(&folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;
@@ -28,7 +29,8 @@ pub fn record(pki: &Path, certificate: &str) -> Result<()> {
     prune(pki, SystemClock.now())
 }
 
-/// The user's name, with what is safe in file names, and a part of the digest that tells it from others.
+/// Returns the file name: the characters of the user's name that are safe, and a part of the digest that
+/// makes it unique.
 fn file_name(der: &[u8]) -> Result<String> {
     let subject = Facts::of(der)?.subject;
     let safe = |c: char| if c.is_ascii_alphanumeric() || "-_".contains(c) { c } else { '_' };
@@ -49,7 +51,7 @@ pub fn prune(pki: &Path, now: Timestamp) -> Result<()> {
     Ok(())
 }
 
-/// When the certificate of a record ends; `None` where it cannot be read.
+/// Returns when the certificate of a record expires; `None` if it cannot be read.
 fn has_ended(path: &PathBuf) -> Option<Timestamp> {
     let chain = facts::chain(&fs::read(path).ok()?).ok()?;
     Some(Facts::of(chain.first()?).ok()?.expires)

@@ -1,4 +1,4 @@
-//! `knarr certificates`: what certificates a server or agent has, when they expire, and how they are rotated.
+//! `knarr certificates`: lists the certificates of a server or agent with their expiry, and rotates them.
 
 pub mod authorities;
 pub mod expiry;
@@ -32,7 +32,7 @@ use crate::preflight;
 pub struct CertificatesArgs {
     #[command(subcommand)]
     action: Option<Action>,
-    /// The data folder of a server or agent
+    /// Data folder of a server or agent
     #[arg(long, default_value = DEFAULT_DATA_DIR, value_name = "DIR", global = true)]
     data_dir: PathBuf,
     #[arg(short, long, default_value = "table", global = true)]
@@ -73,7 +73,7 @@ fn list(layout: &Layout, output: Output) -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with a certificate, in one sentence.
+/// Describes what is wrong with a certificate, in one sentence.
 fn trouble(entry: &Entry, now: Timestamp) -> Option<String> {
     let (name, file) = (&entry.name, entry.file.display());
     match &entry.facts {
@@ -83,7 +83,7 @@ fn trouble(entry: &Entry, now: Timestamp) -> Option<String> {
     }
 }
 
-/// Rows as `kubeadm certs check-expiration` has them.
+/// Returns the rows of the table, with the columns of `kubeadm certs check-expiration`.
 fn table(entries: &[Entry], now: Timestamp) -> Vec<Vec<String>> {
     let header = ["NAME", "SUBJECT", "USE", "AUTHORITY", "EXPIRES", "DAYS LEFT"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];

@@ -6,12 +6,13 @@ use knarr_client::{Client, Result};
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-serving";
 
-/// The bundles (PEM). There is one, but for the moment in which the publisher replaces it; none where nobody publishes.
+/// Lists the bundles (PEM). There is one, or two while the publisher replaces it; none if the cluster does
+/// not publish any.
 pub async fn bundles(client: &Client) -> Result<Vec<String>> {
     let options =
         ListOptions { field_selector: Some(format!("spec.signerName={SIGNER}")), ..ListOptions::default() };
     let (listed, _) = match client.list::<ClusterTrustBundle>(None, &options).await {
-        // A cluster that does not publish any.
+        // The cluster does not publish any.
         Err(error) if error.status().is_some_and(|s| matches!(s.code(), 403 | 404)) => return Ok(Vec::new()),
         listed => listed?,
     };

@@ -1,4 +1,4 @@
-//! `knarr certificates rotate`: certificates are made anew at once, with the subject and names that they have.
+//! `knarr certificates rotate`: renews certificates at once, with their present subjects and names.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::kubeconfig;
 use crate::layout::Layout;
 use crate::pki::{self, Pki, write_private};
 
-/// Beside an agent's certificate: it is to be requested anew.
+/// The extension of a file beside an agent's certificate that requests its renewal.
 pub const REQUESTED: &str = "rotate";
 
 #[derive(Args)]
@@ -23,10 +23,10 @@ pub const REQUESTED: &str = "rotate";
     its certificates from the cluster, at once or at its next start. `rotate-ca` is for authorities."
 )]
 pub struct RotateArgs {
-    /// Names as `knarr certificates` shows them
+    /// Names as listed by `knarr certificates`
     #[arg(value_name = "NAME", required_unless_present = "all", conflicts_with = "all")]
     names: Vec<String>,
-    /// All but the authorities
+    /// All except the authorities
     #[arg(long)]
     all: bool,
 }
@@ -62,7 +62,7 @@ pub fn run(layout: &Layout, args: &RotateArgs) -> Result<()> {
     Ok(())
 }
 
-/// The names of the certificates that are wanted, of those that can be renewed here.
+/// Returns the names of the certificates to renew, of those that can be renewed here.
 fn choose(known: &[&str], args: &RotateArgs) -> Result<Vec<String>> {
     if args.all {
         return Ok(known.iter().map(|name| (*name).to_owned()).collect());
@@ -80,17 +80,17 @@ fn choose(known: &[&str], args: &RotateArgs) -> Result<Vec<String>> {
     Ok(chosen)
 }
 
-/// Asks for a new certificate of this name, in the folder of an agent's certificates.
+/// Requests the renewal of the certificate of this name, in the folder of an agent's certificates.
 pub fn request(pki: &Path, name: &str) -> Result<()> {
     write_private(&pki.join(name).with_extension(REQUESTED), b"")
 }
 
-/// Whether a new certificate of this name was asked for, in the folder of an agent's certificates.
+/// Decides whether the renewal of the certificate of this name was requested.
 pub fn is_requested(pki: &Path, name: &str) -> bool {
     pki.join(name).with_extension(REQUESTED).exists()
 }
 
-/// Takes the request back: it is done.
+/// Removes the request after it was carried out.
 pub fn done(pki: &Path, name: &str) -> Result<()> {
     let path = pki.join(name).with_extension(REQUESTED);
     match fs::remove_file(&path) {
@@ -138,7 +138,7 @@ mod tests {
         let facts = |pem: &str| facts::Facts::of(&facts::chain(pem.as_bytes()).unwrap()[0]).unwrap();
         let (old, new) = (facts(&before.certificate), facts(&after));
         assert_eq!((old.subject, old.groups, old.uses), (new.subject, new.groups, new.uses));
-        // The server would take it as it is.
+        // The server would keep it as it is.
         assert_eq!(authority.credentials("kubelet", &subject).unwrap().certificate, after);
         assert_eq!(pki.files("admin").0, layout.pki().join("admin.crt"));
         assert_eq!(pki::read(&pki.files("admin").0).unwrap(), admin.certificate);

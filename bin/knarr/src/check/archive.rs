@@ -1,4 +1,4 @@
-//! The contents of a backup, from a file or as a running server gives them out.
+//! Reads the contents of a backup, from a file or from a running server.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -10,10 +10,10 @@ use super::finding::Finding;
 use crate::backup::archive::{ArchiveError, Reader, Record};
 use crate::backup::contents::{ENCRYPTION_CONFIG, is_allowed, is_mark};
 
-/// What all files of a backup may have together.
+/// The most bytes of all files of a backup together.
 const FILES_BYTES: usize = 64 * 1024 * 1024;
 
-/// What a backup holds, as far as it could be read.
+/// The contents of a backup, as far as they could be read.
 #[derive(Debug, Default)]
 pub struct Contents {
     pub revision: u64,
@@ -28,7 +28,7 @@ impl Contents {
     }
 }
 
-/// Reads to the end. `name` is what the backup is called.
+/// Reads to the end. `name` is the name of the backup in findings.
 pub fn read<R: Read>(name: &str, reader: Result<Reader<R>, ArchiveError>) -> Contents {
     let mut contents = Contents::default();
     let broken = |error: ArchiveError| Finding::error("backup", name, error.to_string());

@@ -1,4 +1,5 @@
-//! The files of `pki/`: whether keys belong to certificates, certificates to authorities, and when they end.
+//! Checks the files of `pki/`: whether keys match certificates, whether authorities signed them, and when
+//! they expire.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +16,11 @@ use crate::signer::TokenKey;
 pub type Files = BTreeMap<String, Vec<u8>>;
 
 const AREA: &str = "certificate";
-/// What `knarr kubeconfig` has issued, without keys: others hold them.
+/// Certificates that `knarr kubeconfig` has issued, whose keys are elsewhere.
 const ISSUED: &str = "pki/issued/";
-/// Days before its end from which on an authority is warned of.
+/// Days before the expiry of an authority at which warnings begin.
 const AUTHORITY_DAYS: i64 = 180;
-/// The certificates that a server makes by itself, and what is done about them.
+/// The certificates that a server issues by itself, and how they are renewed.
 const OWN: [&str; 5] = [
     "pki/apiserver.crt",
     "pki/apiserver-kubelet-client.crt",
@@ -31,7 +32,7 @@ const MADE_ANEW: &str = "it is removed; the server makes a new one at its next s
 /// The authorities of a cluster.
 const AUTHORITIES: [&str; 3] = ["pki/ca.crt", "pki/front-proxy/ca.crt", "pki/kubelet-serving/ca.crt"];
 
-/// Looks at the files of a server's or an agent's folder.
+/// Checks the files of a server's or an agent's folder.
 pub fn check(files: &Files, now: Timestamp) -> Vec<Finding> {
     let is_server =
         ["ca.crt", "ca.key", "sa.key"].iter().any(|name| files.contains_key(&format!("pki/{name}")));
@@ -73,7 +74,7 @@ fn certificate(
     let stem = path.trim_end_matches(".crt");
     let is_authority = stem.ends_with("/ca");
     let remade = OWN.contains(&path).then_some(MADE_ANEW).filter(|_| is_server);
-    // Others have put it there, for a flag of the server or for anything else.
+    // A certificate that a user has put there, for a flag of the server or for another purpose.
     let is_foreign = is_server && remade.is_none() && !AUTHORITIES.contains(&path);
     let wrong = |problem: String| {
         let error = Finding::error(AREA, path, problem).repair(remade);
@@ -89,7 +90,7 @@ fn certificate(
         Err(error) => return wrong(format!("it cannot be read: {error:#}")),
     };
     match (files.get(&format!("{stem}.key")), is_authority) {
-        // Nothing is signed without it: kept elsewhere, or lost.
+        // The CA's key may be kept elsewhere, or lost; nothing can be signed without it.
         (None, true) if path == "pki/ca.crt" => {}
         (None, _) if is_foreign => {}
         (None, _) => return wrong("its key is missing".to_owned()),
@@ -112,7 +113,7 @@ fn certificate(
         return (left < AUTHORITY_DAYS).then(soon);
     }
     if !is_server || is_foreign {
-        // An agent does not hold the authorities of its certificates.
+        // An agent does not have the authorities of its certificates.
         return None;
     }
     let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
@@ -124,7 +125,7 @@ fn certificate(
     wrong(format!("{authority} has not signed it"))
 }
 
-/// Why a key (PEM) is not that of a certificate.
+/// Returns why a key (PEM) does not match a certificate.
 pub fn misfit(certificate: &[u8], key: &[u8]) -> Option<&'static str> {
     let text = |bytes| std::str::from_utf8(bytes).unwrap_or_default();
     match KeyPair::from_pem(text(key)) {
@@ -144,7 +145,7 @@ pub mod tests {
     use super::*;
     use crate::pki::{Pki, Subject};
 
-    /// The files of a server with three authorities and a certificate of each.
+    /// Builds the files of a server with three authorities and a certificate of each.
     pub fn server() -> Files {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -256,7 +257,7 @@ pub mod tests {
         let now = Timestamp::now();
         let other = |name: &str, from: &str| (name.to_owned(), sound[from].clone());
         let mut files = sound.clone();
-        // Of other authorities, without keys, with authorities of their own.
+        // Files with other authorities, without keys, with authorities of their own.
         files.extend([
             other("pki/tls/web.crt", "pki/front-proxy/front-proxy-client.crt"),
             other("pki/tls/web.key", "pki/front-proxy/front-proxy-client.key"),

@@ -1,4 +1,4 @@
-//! What a check has found, as a table and as JSON.
+//! The findings of a check, as a table and as JSON.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -8,20 +8,20 @@ use crate::picture::{Output, print_table};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Severity {
-    /// Something is wrong: the command ends with code 1.
+    /// Something is wrong: the command exits with code 1.
     Error,
-    /// Somebody should know.
+    /// An administrator should know of it.
     Warning,
 }
 
-/// One thing that a check has found.
+/// One finding of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
     pub severity: Severity,
     /// `store`, `object`, `encryption`, `certificate`, `file` or `backup`.
     pub area: &'static str,
-    /// The key, file or resource that it is about.
+    /// The key, file or resource that it concerns.
     pub name: String,
     pub problem: String,
     /// What `--repair` does about it, if anything.
@@ -49,18 +49,18 @@ impl Finding {
     }
 }
 
-/// What was looked at, and what was found.
+/// What was checked, and the findings.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// What was looked at, in a few words each: `store: 120 keys at revision 4711`.
+    /// What was checked, in a few words each: `store: 120 keys at revision 4711`.
     pub looked_at: Vec<String>,
     pub findings: Vec<Finding>,
-    /// Where things are kept as they were before the repair.
+    /// Where the copies from before the repair are.
     pub kept: Option<String>,
 }
 
 impl Report {
-    /// How much is wrong and not repaired.
+    /// Returns the number of errors that are not repaired.
     pub fn left(&self) -> usize {
         self.findings.iter().filter(|finding| finding.is_left()).count()
     }
@@ -110,7 +110,7 @@ impl Report {
     }
 }
 
-/// What keys and errors hold is shown without control characters.
+/// Replaces control characters in text that keys and errors contain.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -1,4 +1,5 @@
-//! A data folder that no server uses: its store, its files and their modes, and what can be repaired of them.
+//! Checks a data folder that no server uses: its store, its files and their modes; and repairs what can be
+//! repaired.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -18,19 +19,19 @@ use super::quiet::quietly;
 use crate::layout::Layout;
 
 const CLOSED: &str = "it is closed to others";
-/// Folders within folders of `pki/`.
+/// How deep folders are followed below `pki/`.
 const DEPTH: usize = 4;
-/// The largest file of `pki/`.
+/// The largest file of `pki/` that is read.
 const FILE_BYTES: u64 = 16 * 1024 * 1024;
 
-/// What the store of a folder holds, and what is wrong with it.
+/// The contents of a folder's store, and what is wrong with it.
 pub struct Store {
     pub findings: Vec<Finding>,
     pub revision: u64,
     pub kvs: Vec<(Bytes, Bytes)>,
 }
 
-/// Looks into the store. Keys that are set aside are among the findings already, and not among `kvs`.
+/// Reads the store. Keys that were set aside as damaged are among the findings, not in `kvs`.
 pub fn store(layout: &Layout) -> Result<Store> {
     let checked = match quietly(|| Embedded::check(layout.store()))? {
         Ok(checked) => checked,
@@ -57,7 +58,7 @@ pub fn store(layout: &Layout) -> Result<Store> {
 pub fn findings(checked: &Checked) -> Vec<Finding> {
     let mut findings: Vec<Finding> = checked.faults.iter().map(finding).collect();
     if checked.is_unreadable() {
-        // A file of which rows are lost is not written anew.
+        // A file that has lost rows is not rewritten.
         findings.iter_mut().for_each(|finding| finding.repair = None);
     }
     findings
@@ -73,7 +74,7 @@ fn finding(fault: &Fault) -> Finding {
     Finding::error("store", name, format!("{}{advice}", fault.reason)).repair(fault.repair())
 }
 
-/// The files of `pki/`, those behind links too, and what cannot be read of them.
+/// Reads the files of `pki/`, following links; also returns findings for those that cannot be read.
 pub fn files(layout: &Layout) -> (Files, Vec<Finding>) {
     let (mut files, mut findings) = (Files::new(), Vec::new());
     walk(&layout.pki(), "pki", DEPTH, Links::Files, &mut |path, name, is_folder| {
@@ -87,7 +88,7 @@ pub fn files(layout: &Layout) -> (Files, Vec<Finding>) {
         });
         match read {
             Ok(content) => drop(files.insert(name.to_owned(), content)),
-            // A link that leads nowhere.
+            // A link without a target.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => findings.push(Finding::error("file", name, format!("it cannot be read: {error}"))),
         }
@@ -95,11 +96,11 @@ pub fn files(layout: &Layout) -> (Files, Vec<Finding>) {
     (files, findings)
 }
 
-/// Keys and folders that others than their owner may read or change.
+/// Finds keys and folders that other users than the owner may read or change.
 pub fn modes(layout: &Layout) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut look = |path: &Path, name: &str, is_folder: bool| {
-        // Of what is in a closed folder only changes are of interest.
+        // In a closed folder only write permissions matter.
         let secret = if is_folder { !name.contains('/') } else { !name.ends_with(".crt") };
         let Ok(of) = fs::symlink_metadata(path) else { return };
         let open = of.mode() & if secret { 0o077 } else { 0o022 };
@@ -117,15 +118,15 @@ pub fn modes(layout: &Layout) -> Vec<Finding> {
     findings
 }
 
-/// Which links are gone after.
+/// Which links are followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Links {
     None,
-    /// Those to files.
+    /// Links to files.
     Files,
 }
 
-/// All files and folders in a folder.
+/// Calls `look` for all files and folders in a folder.
 fn walk(folder: &Path, name: &str, depth: usize, links: Links, look: &mut impl FnMut(&Path, &str, bool)) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
@@ -144,8 +145,8 @@ fn walk(folder: &Path, name: &str, depth: usize, links: Links, look: &mut impl F
     }
 }
 
-/// Repairs what the findings say can be repaired, and marks them. What is there is copied to `kept` before; answers
-/// whether that is needed.
+/// Repairs what the findings mark as repairable, and marks it as repaired. Everything is copied to `kept`
+/// first; returns whether the copies are needed.
 pub fn repair(layout: &Layout, findings: &mut Vec<Finding>, kept: &Path) -> Result<bool> {
     let in_words = || format!("cannot keep what is there in {}: nothing was repaired", kept.display());
     let mut kept = Kept::new(kept, &layout.pki()).with_context(in_words)?;
@@ -181,7 +182,7 @@ pub fn repair(layout: &Layout, findings: &mut Vec<Finding>, kept: &Path) -> Resu
     Ok(kept.is_needed())
 }
 
-/// Answers what could not be copied beforehand.
+/// Repairs the store; returns a finding about what could not be copied before.
 fn repair_store(layout: &Layout, kept: &Kept) -> Result<Result<Option<Finding>, RepairError>> {
     let mut unread = 0;
     let keep = |file: &Path| kept.add_store(file).map(|left_out| unread = left_out);
@@ -204,13 +205,13 @@ fn remove_credentials(certificate: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes rights away from others. No link is followed: others could have put one there.
+/// Removes other users' permissions. It follows no link, because another user could have put one there.
 fn close(root: &Path, name: &str) -> io::Result<()> {
     let root = fs::File::open(root)?;
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
     let opened = match openat2(&root, name, OpenHow::new().flags(flags).resolve(resolve)) {
-        // It has gone with its certificate.
+        // The file was removed together with its certificate.
         Err(Errno::ENOENT) => return Ok(()),
         opened => fs::File::from(opened?),
     };

@@ -1,4 +1,4 @@
-//! What is kept of a data folder before a repair: copies that are on the disk before anything is changed.
+//! Copies of a data folder from before a repair; they are durable before anything is changed.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 use knarr_storage::is_damaged_disk;
 
-/// Folders within folders of `pki/`.
+/// How deep folders are followed below `pki/`.
 const DEPTH: usize = 4;
 const BUFFER_BYTES: usize = 1024 * 1024;
-/// What is left out where the disk cannot be read.
+/// The size of the blocks that are skipped where the disk cannot be read.
 const BLOCK_BYTES: usize = 4096;
 
-/// A folder with copies. It goes with its value, unless something was changed that it is needed for.
+/// A folder with copies. It is removed on drop unless something was changed that it is needed for.
 pub struct Kept {
     folder: PathBuf,
     is_needed: bool,
@@ -28,7 +28,7 @@ impl Drop for Kept {
 }
 
 impl Kept {
-    /// Makes the folder, with a copy of `pki`.
+    /// Creates the folder, with a copy of `pki`.
     pub fn new(folder: &Path, pki: &Path) -> io::Result<Self> {
         DirBuilder::new().mode(0o700).create(folder)?;
         let kept = Self { folder: folder.to_owned(), is_needed: false };
@@ -38,14 +38,14 @@ impl Kept {
         Ok(kept)
     }
 
-    /// Copies the store's file too. Answers how much of it could not be read; the copy has zeros there.
+    /// Copies the store's file too. Returns how many bytes could not be read; the copy has zeros there.
     pub fn add_store(&self, file: &Path) -> io::Result<u64> {
         let unread = copy_file(file, &self.store())?;
         sync(&self.folder)?;
         Ok(unread)
     }
 
-    /// The store was not changed after all: its copy only takes room.
+    /// Removes the copy of the store, which was not changed after all.
     pub fn drop_store(&self) {
         let _ = fs::remove_file(self.store());
     }
@@ -54,7 +54,7 @@ impl Kept {
         self.folder.join("store.redb")
     }
 
-    /// Something is changed from now on.
+    /// Keeps the folder, because changes begin.
     pub fn need(&mut self) {
         self.is_needed = true;
     }
@@ -68,7 +68,7 @@ fn sync(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Copies files, of links what they lead to, and folders.
+/// Copies files, targets of links, and folders.
 fn copy_folder(from: &Path, to: &Path, depth: usize) -> io::Result<()> {
     let entries = match fs::read_dir(from) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -78,7 +78,7 @@ fn copy_folder(from: &Path, to: &Path, depth: usize) -> io::Result<()> {
     for entry in entries {
         let entry = entry?;
         let (path, target) = (entry.path(), to.join(entry.file_name()));
-        // A link that leads nowhere holds nothing.
+        // A link without a target has nothing to copy.
         let Ok(of) = fs::metadata(&path) else { continue };
         if of.is_file() {
             copy_file(&path, &target)?;
@@ -97,7 +97,7 @@ fn copy_file(from: &Path, to: &Path) -> io::Result<u64> {
     Ok(unread)
 }
 
-/// Copies what can be read, with zeros in place of the rest; answers how much that is.
+/// Copies what can be read, with zeros in place of the rest; returns how many bytes could not be read.
 fn copy_bytes(
     read: impl Fn(u64, &mut [u8]) -> io::Result<usize>,
     target: &mut impl Write,
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(kept.add_store(&root.join("elsewhere")).unwrap(), 0);
         assert_eq!(fs::read(folder.join("pki/linked.key")).unwrap(), b"key");
         assert_eq!(fs::read(folder.join("pki/etcd/ca.crt")).unwrap(), b"ca");
-        // A copy that fails: the file cannot be read, or has no place.
+        // A copy fails if the file cannot be read, or has no place.
         assert!(kept.add_store(&root.join("missing")).is_err());
         drop(kept);
         assert!(!folder.exists());
@@ -173,7 +173,7 @@ mod tests {
         kept.need();
         drop(kept);
         assert!(folder.join("pki/linked.key").exists());
-        // One that is there already is not this one's to remove.
+        // A folder that exists already is not removed.
         assert!(Kept::new(&folder, &pki).is_err());
         assert!(folder.join("pki/linked.key").exists());
         fs::remove_dir_all(&root).unwrap();

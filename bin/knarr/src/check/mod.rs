@@ -1,4 +1,4 @@
-//! `knarr check`: looks for damage in a data folder, in etcd or in a backup, and repairs what can be repaired.
+//! `knarr check`: checks a data folder, etcd or a backup for damage, and repairs what can be repaired.
 
 mod archive;
 mod certificates;
@@ -39,19 +39,19 @@ use crate::store::{EtcdArgs, OFFSET};
     knarr check --etcd-servers http://10.0.0.5:2379\n\n\
     Ends with code 1 where something is wrong. Nothing is changed without --repair.")]
 pub struct CheckArgs {
-    /// A backup to look into, instead of a data folder
+    /// Backup to check, instead of a data folder
     #[arg(value_name = "FILE", conflicts_with_all = ["repair", "etcd_servers"])]
     file: Option<PathBuf>,
-    /// The data folder; of a running server all is looked at but the store's file itself
+    /// Data folder to check; while its server runs, everything but the store's file
     #[arg(long, default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
     data_dir: PathBuf,
-    /// Repair what can be repaired, with the server stopped; what is there is copied beforehand
+    /// Repair what can be repaired, while the server is stopped; the data is copied first
     #[arg(long, conflicts_with = "etcd_servers")]
     repair: bool,
-    /// The server's file of that name; a running server and a backup say by themselves what is in it
+    /// The server's --encryption-provider-config file; a running server and a backup include it
     #[arg(long, value_name = "FILE")]
     encryption_provider_config: Option<PathBuf>,
-    /// The passphrase that the backup is encrypted with is the content of this file
+    /// File with the passphrase of the backup
     #[arg(long, value_name = "FILE", requires = "file")]
     passphrase_file: Option<PathBuf>,
     #[arg(short, long, default_value = "table")]
@@ -104,14 +104,15 @@ async fn check(args: &CheckArgs) -> Result<Report> {
     }
 }
 
-/// Looks at what a backup holds. Of a backup of a running server some files belong to no backup at rest.
+/// Checks the contents of a backup. Unless `whole`, they are a running server's, whose folder has files that
+/// no finished backup contains.
 async fn of_contents(contents: archive::Contents, config: Option<Vec<u8>>, whole: bool) -> Report {
     let mut report = Report::default();
     let (keys, files) = (contents.kvs.len(), contents.files.len());
     report.looked_at.push(format!("{keys} keys at revision {}, {files} files", contents.revision));
     let encryption = config.as_deref().or(contents.encryption());
     report.findings = objects::check(&contents.kvs, encryption).await;
-    // What was cut off is not missing for itself.
+    // If the backup is truncated, missing files are not reported one by one.
     if contents.findings.is_empty() || !whole {
         report.findings.extend(certificates::check(&contents.files, SystemClock.now()));
         report.findings.iter_mut().for_each(|finding| finding.repair = finding.repair.filter(|_| !whole));
@@ -130,7 +131,7 @@ async fn of_etcd(args: &CheckArgs, layout: &Layout, config: Option<Vec<u8>>) -> 
     Ok(report)
 }
 
-/// Keys, certificates and modes of a data folder.
+/// Checks keys, certificates and modes of a data folder.
 fn of_files(layout: &Layout) -> Report {
     let mut report = Report::default();
     let (files, unread) = folder::files(layout);
@@ -144,7 +145,7 @@ fn of_files(layout: &Layout) -> Report {
 }
 
 async fn of_folder(args: &CheckArgs, layout: &Layout, config: Option<Vec<u8>>) -> Result<Report> {
-    // From the look to the repair: no server starts and no authorities are replaced in between.
+    // From the check to the repair, no server starts and no authorities are replaced.
     let _locked = (args.repair && layout.pki().exists()).then(|| pki::lock(&layout.pki())).transpose()?;
     let mut report = of_files(layout);
     let is_store = Embedded::is_in(layout.store());
@@ -173,7 +174,7 @@ async fn of_folder(args: &CheckArgs, layout: &Layout, config: Option<Vec<u8>>) -
     Ok(report)
 }
 
-/// Where things are kept as they were before a repair.
+/// Returns the folder for the copies from before a repair.
 fn kept(root: &Path) -> PathBuf {
     root.join(format!("before-repair-{}", SystemClock.now().strftime("%Y%m%dT%H%M%S")))
 }

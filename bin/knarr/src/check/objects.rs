@@ -1,11 +1,11 @@
-//! The keys of a store and their values, as the API server would read them.
+//! Checks the keys of a store and their values, by reading them as the API server would.
 
 use bytes::Bytes;
 use knarr_apiserver::{StoredObjects, Trouble};
 
 use super::finding::Finding;
 
-/// Looks at all keys and values. `encryption` is the configuration of encryption, where there is one.
+/// Checks all keys and values. `encryption` is the encryption configuration, if there is one.
 pub async fn check(kvs: &[(Bytes, Bytes)], encryption: Option<&[u8]>) -> Vec<Finding> {
     let keys = || kvs.iter().map(|(key, _)| &key[..]);
     let mut findings = Vec::new();

@@ -1,5 +1,5 @@
-//! Steps on the store's file, in which redb panics on some damage: that is a finding, which is shown as one, and no
-//! message of a panic. Panics of anything else are shown as ever.
+//! Runs steps on the store's file, in which redb panics on some damage: that becomes a finding, without a
+//! panic message. Other panics are reported as usual.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
@@ -10,7 +10,7 @@ thread_local! {
     static QUIET: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Takes a step in which this thread's panics are not shown; one that nothing has caught is an error.
+/// Runs a step without showing this thread's panics; a panic is returned as an error.
 pub fn quietly<T>(step: impl FnOnce() -> T) -> Result<T> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

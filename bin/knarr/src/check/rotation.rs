@@ -1,5 +1,5 @@
-//! What rotations of authorities keep in `pki/`: the one under way with both pairs of each authority, and what former ones
-//! have left. A server does not start where any of it is damaged.
+//! Checks the files of rotations in `pki/`: the one in progress with both pairs of each authority, and what
+//! former ones have left. A server does not start if any of them is damaged.
 
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::pki_types::pem::PemObject;
@@ -17,11 +17,11 @@ const STATE: &str = "pki/rotation/state.json";
 const LAST: &str = "pki/rotation.last";
 const FORMER: &str = "pki/sa.former.pub";
 const IDENTITY: &str = "pki/identity";
-/// What is said of an authority whose files a step has not all written.
-pub const BROKEN_OFF: &str = "a step of a rotation was broken off while it was written: start the server, or run \
+/// The problem of an authority of which a step has not written all files.
+pub const BROKEN_OFF: &str = "a step of a rotation was interrupted while it was written: start the server, or run \
     `knarr certificates rotate-ca status`, which goes on with it";
 
-/// Looks at the files of a server's folder.
+/// Checks the files of a server's folder.
 pub fn check(files: &Files) -> Vec<Finding> {
     let damaged =
         |name: &str, what: &str| Finding::error("file", name, format!("{what}: bring it back from a backup"));
@@ -34,7 +34,7 @@ pub fn check(files: &Files) -> Vec<Finding> {
                 if !NAMES.contains(&name.as_str()) {
                     let problem = format!("it is of {name:?}, which this version of knarr does not know");
                     findings.push(Finding::error("file", STATE, problem));
-                // Of a last step that was broken off some pairs may have gone.
+                // In a last step that was interrupted, some pairs may have been removed.
                 } else if has_pairs(files, name) || !rotation.phase.is_last() {
                     let wrong = pairs(files, name).into_iter();
                     findings.extend(wrong.map(|(file, what)| damaged(&file, what)));
@@ -58,7 +58,8 @@ pub fn check(files: &Files) -> Vec<Finding> {
     findings
 }
 
-/// Whether a rotation is under way that writes an authority's certificates (`pki/ca.crt`) and key anew.
+/// Decides whether a rotation is in progress that rewrites an authority's certificates (`pki/ca.crt`) and
+/// key.
 pub fn goes_on_with(files: &Files, certificates: &str) -> bool {
     let Some(Ok(rotation)) = rotation(files) else { return false };
     let name = certificates.strip_prefix("pki/").and_then(|path| path.strip_suffix(".crt"));
@@ -70,7 +71,7 @@ fn rotation(files: &Files) -> Option<serde_json::Result<Rotation>> {
     files.get(STATE).map(|content| serde_json::from_slice(content))
 }
 
-/// Where both pairs of an authority are.
+/// Returns the folder with both pairs of an authority.
 fn folder(name: &str) -> String {
     format!("pki/rotation/{}/", name.replace('/', "-"))
 }
@@ -80,7 +81,7 @@ fn has_pairs(files: &Files, name: &str) -> bool {
     files.keys().any(|path| path.starts_with(&folder))
 }
 
-/// The files of an authority's pairs that are not as they should be, and why.
+/// Returns the files of an authority's pairs that are wrong, and why.
 fn pairs(files: &Files, name: &str) -> Vec<(String, &'static str)> {
     let mut wrong = Vec::new();
     for which in ["old", "new"] {
@@ -137,7 +138,7 @@ mod tests {
         files.insert(path.to_owned(), content.into());
     }
 
-    /// A server's files in a phase in which both authorities are trusted, after an earlier rotation.
+    /// Builds a server's files in a phase in which both authorities are trusted, after an earlier rotation.
     fn server(phase: Phase) -> Files {
         let mut files = certificates::tests::server();
         let begun = Timestamp::from_second(1).unwrap();
@@ -229,12 +230,12 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_was_broken_off_is_told_from_damage() {
+    fn an_interrupted_step_is_distinguished_from_damage() {
         let mut files = server(Phase::Sign);
         let new = files["pki/rotation/ca/new.key"].clone();
         insert(&mut files, "pki/ca.key", new);
         assert_eq!(found(&files), [("pki/ca.crt".to_owned(), BROKEN_OFF.to_owned())]);
-        // Nothing to go on with.
+        // Nothing is left to continue with.
         let mut lost = files.clone();
         lost.retain(|path, _| !path.starts_with("pki/rotation"));
         assert!(found(&lost).iter().any(|(_, problem)| problem.contains("belongs to another certificate")));

@@ -1,4 +1,4 @@
-//! Data folders and backups that something is wrong with, from end to end.
+//! End-to-end tests of damaged data folders and backups.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +17,7 @@ impl Drop for Folder {
     }
 }
 
-/// A data folder with keys, certificates and two objects.
+/// Creates a data folder with keys, certificates and two objects.
 async fn cluster(name: &str) -> (Folder, Layout) {
     let folder = Folder(std::env::temp_dir().join(format!("knarr-check-{name}-{}", std::process::id())));
     let _ = fs::remove_dir_all(&folder.0);
@@ -49,7 +49,7 @@ fn args(layout: &Layout, repair: bool) -> CheckArgs {
     }
 }
 
-/// Everything in a folder with its content, but what the lock leaves.
+/// Returns everything in a folder with its content, except the lock's leftovers.
 fn image(folder: &Path) -> Vec<(PathBuf, u32, Vec<u8>)> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -99,7 +99,7 @@ async fn damage_is_found_without_a_change_and_repaired_on_request() {
     fs::write(pki.join("admin.key"), "x").unwrap();
     let file = layout.store().join("store.redb");
     let mut bytes = fs::read(&file).unwrap();
-    // In the value of an object, with the checksums of its page and row.
+    // Damages the value of an object, and updates the checksums of its page and row.
     let at = bytes.windows(16).position(|window| window == br#""kind":"ConfigMa"#).unwrap();
     bytes[at] ^= 1;
     fs::write(&file, &bytes).unwrap();
@@ -118,7 +118,7 @@ async fn damage_is_found_without_a_change_and_repaired_on_request() {
     assert!(image(layout.root()) == before, "nothing is changed without --repair");
 
     let report = check(&args(&layout, true)).await.unwrap();
-    // The object itself cannot be brought back.
+    // The object itself cannot be restored.
     assert_eq!(report.left(), 1, "{:?}", report.findings);
     let kept = PathBuf::from(report.kept.unwrap());
     assert_eq!(fs::read(kept.join("store.redb")).unwrap(), bytes);
@@ -176,7 +176,7 @@ async fn backups_are_looked_into() {
 async fn files_of_others_and_links_are_left_as_they_are() {
     let (_folder, layout) = cluster("others").await;
     let pki = layout.pki();
-    // Another cluster's: nothing of it fits this one's authorities.
+    // The files of another cluster: none of them fits this one's authorities.
     let (_other, other) = cluster("others-etcd").await;
     for name in ["etcd", "tls"] {
         fs::create_dir(pki.join(name)).unwrap();
@@ -192,7 +192,7 @@ async fn files_of_others_and_links_are_left_as_they_are() {
     for (from, to) in copies {
         fs::copy(other.pki().join(from), pki.join(to)).unwrap();
     }
-    // Kept elsewhere.
+    // The keys are kept elsewhere.
     for name in ["ca.crt", "admin.key"] {
         let elsewhere = layout.root().join(name);
         fs::rename(pki.join(name), &elsewhere).unwrap();
@@ -201,7 +201,7 @@ async fn files_of_others_and_links_are_left_as_they_are() {
     let before = image(layout.root());
     let report = check(&args(&layout, false)).await.unwrap();
     assert_eq!(names(&report), []);
-    // A repair for something else.
+    // A repair of something else.
     fs::set_permissions(pki.join("sa.key"), Permissions::from_mode(0o644)).unwrap();
     let report = check(&args(&layout, true)).await.unwrap();
     assert_eq!((report.left(), names(&report)), (0, vec![("file", "pki/sa.key")]));
@@ -223,7 +223,7 @@ async fn nothing_is_repaired_while_certificates_are_changed() {
     assert_eq!(check(&args(&layout, true)).await.unwrap().left(), 0);
 }
 
-/// Others could write to `pki/` until now: what they have put in place of a file is not touched through it.
+/// Other users could write to `pki/` until now: a link that they have put in place of a file is not followed.
 #[tokio::test]
 async fn modes_are_not_changed_through_links() {
     let (_folder, layout) = cluster("links").await;
@@ -255,7 +255,7 @@ async fn a_store_that_is_lost_keeps_nothing_else_from_being_repaired() {
     assert!(findings.iter().any(|f| f.name == "pki/admin.crt" && f.repaired), "{findings:?}");
     assert!(kept.join("pki/admin.key").exists() && !kept.join("store.redb").exists());
 
-    // A look promises no repair of such a store.
+    // A check promises no repair of such a store.
     let fault = |kind| Fault { kind, key: None, reason: "torn".to_owned() };
     let mut checked = Checked::default();
     checked.faults.push(fault(FaultKind::Pages));
@@ -270,7 +270,7 @@ fn a_disk_without_room_for_copies_stays_as_full_as_it_was() {
     let (_folder, layout) = runtime.block_on(cluster("full"));
     let store = fs::read(layout.store().join("store.redb")).unwrap();
     std::thread::scope(|scope| {
-        // A mount namespace of this thread alone, with a disk on which there is room for the file and little else.
+        // A mount namespace of this thread alone, with a disk that has room for the file and little else.
         let work = || {
             use nix::mount::{MsFlags, mount};
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();

@@ -1,4 +1,4 @@
-//! Connects the kubelet to the built-in pod network: the kubelet's terms on one side, the network's on the other.
+//! Adapts the built-in pod network to the kubelet's interface.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,17 +8,17 @@ use std::sync::{Arc, OnceLock};
 use knarr_kubelet::pod_network::{NetworkError, PodNetwork, PodRef, PortMapping, Protocol};
 use knarr_network::pods;
 
-/// The pod network, which opens once the node knows its part of the cluster's addresses.
+/// The pod network, which is opened once the node's range of pod addresses is known.
 #[derive(Default)]
 pub struct BuiltIn(OnceLock<Arc<pods::PodNetwork>>);
 
 impl BuiltIn {
-    /// From now on pods can be connected. A second call changes nothing.
+    /// Opens the network, so that pods can be connected. A second call changes nothing.
     pub fn open(&self, network: pods::PodNetwork) {
         let _ = self.0.set(Arc::new(network));
     }
 
-    /// What pods can do to each other because the kernel lacks something.
+    /// Describes what pods can do to each other because the kernel lacks a feature.
     pub fn weakness(&self) -> Option<&'static str> {
         self.0.get()?.weakness()
     }
@@ -28,7 +28,7 @@ impl BuiltIn {
     }
 }
 
-/// Runs one call off the async threads and gives its error as text, with all its causes.
+/// Runs one call off the async threads; returns its error as text, with all its causes.
 async fn blocking<T: Send + 'static, E: std::error::Error + 'static>(
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, NetworkError> {
@@ -41,7 +41,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-/// Pods have no IPv6: a port of such an address leads nowhere.
+/// Pods have no IPv6 address, so a port of an IPv6 host address is left out.
 fn port(mapping: &PortMapping) -> Option<pods::PortMapping> {
     let host_ip = match mapping.host_ip.map(|ip| ip.to_canonical()) {
         Some(IpAddr::V4(ip)) => Some(ip),
@@ -95,7 +95,7 @@ impl PodNetwork for BuiltIn {
     }
 
     async fn retain(&self, live: &BTreeSet<String>) -> Result<(), NetworkError> {
-        // A network that was never opened connects nothing.
+        // A network that was never opened has no connections to remove.
         let Ok(network) = self.get() else { return Ok(()) };
         let live = live.clone();
         blocking(move || network.retain(&live).map(|_| ())).await

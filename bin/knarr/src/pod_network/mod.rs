@@ -1,4 +1,4 @@
-//! Who connects the node's pods: the built-in network, or CNI plugins.
+//! The network of the node's pods: the built-in network, or CNI plugins.
 
 mod built_in;
 mod plugins;
@@ -23,31 +23,31 @@ use plugins::Plugins;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum NetworkPlugin {
-    /// Knarr's own: routed pods, host ports, routes to the other nodes
+    /// Built-in network: routed pods, host ports, routes to the other nodes
     BuiltIn,
-    /// Plugins in --cni-bin-dir, told what to do by the first configuration in --cni-conf-dir
+    /// Plugins in --cni-bin-dir, configured by the first file in --cni-conf-dir
     Cni,
 }
 
 #[derive(Debug, Clone, Args)]
 pub struct NetworkArgs {
-    /// Who connects pods to the network
+    /// Network of the pods
     #[arg(long, value_enum, default_value = "built-in", value_name = "PLUGIN")]
     network_plugin: NetworkPlugin,
-    /// Folder of network configurations, with --network-plugin cni
+    /// Folder of network configurations, for --network-plugin cni
     #[arg(long, default_value = "/etc/cni/net.d", value_name = "FOLDER")]
     cni_conf_dir: PathBuf,
-    /// Folders of network plugins, with --network-plugin cni
+    /// Folders of network plugins, for --network-plugin cni
     #[arg(long, default_value = "/opt/cni/bin", value_delimiter = ',', value_name = "FOLDER")]
     cni_bin_dir: Vec<PathBuf>,
-    /// Prefixes that pods of the built-in network do not reach, except by DNS (port 53); the cluster's pods and what the
-    /// node itself answers are not meant. By default link-local addresses, where clouds offer a machine's metadata and
-    /// credentials; '' for none
+    /// Prefixes that pods of the built-in network cannot reach, except by DNS (port 53); addresses of the
+    /// cluster's pods and of the node itself are exempt. The default is the link-local range, where clouds
+    /// serve a machine's metadata and credentials; '' for none
     #[arg(long, default_value = "169.254.0.0/16", value_delimiter = ',', value_name = "CIDRS", value_parser = prefix)]
     pod_blocked_destinations: Vec<Option<Ipv4Cidr>>,
 }
 
-/// Nothing, as an empty list is split into one empty text.
+/// Parses a prefix; `None` for the empty text, which an empty list is split into.
 fn prefix(text: &str) -> Result<Option<Ipv4Cidr>, CidrError> {
     if text.is_empty() { Ok(None) } else { text.parse().map(Some) }
 }
@@ -58,7 +58,7 @@ impl NetworkArgs {
     }
 }
 
-/// The pod network of this node, which opens once the node knows its part of the cluster's addresses.
+/// The pod network of this node, which is opened once the node's range of pod addresses is known.
 pub enum NodeNetwork {
     BuiltIn(Arc<BuiltIn>),
     Cni { plugins: Arc<Plugins>, args: NetworkArgs },
@@ -72,7 +72,7 @@ impl NodeNetwork {
         }
     }
 
-    /// What the container runtime connects pods with.
+    /// Returns the interface with which the container runtime connects pods.
     pub fn pods(&self) -> Arc<dyn PodNetwork> {
         match self {
             Self::BuiltIn(network) => Arc::<BuiltIn>::clone(network),
@@ -80,7 +80,7 @@ impl NodeNetwork {
         }
     }
 
-    /// From now on pods can be connected. A second call changes nothing.
+    /// Opens the network, so that pods can be connected. A second call changes nothing.
     pub fn open(&self, config: PodNetworkConfig) -> Result<()> {
         match self {
             Self::BuiltIn(network) => {
@@ -100,7 +100,8 @@ impl NodeNetwork {
         Ok(())
     }
 
-    /// What pods can do to each other because the kernel lacks something, once it is open.
+    /// Describes what pods can do to each other because the kernel lacks a feature; `None` before the network
+    /// is open.
     pub fn weakness(&self) -> Option<&'static str> {
         match self {
             Self::BuiltIn(network) => network.weakness(),
@@ -108,7 +109,7 @@ impl NodeNetwork {
         }
     }
 
-    /// Whether pods can be connected, once it is open.
+    /// Returns whether pods can be connected, once the network is open.
     pub fn state(&self) -> NetworkState {
         match self {
             Self::BuiltIn(_) => Ok(()),
@@ -116,7 +117,7 @@ impl NodeNetwork {
         }
     }
 
-    /// Tells every change of the state, until `stop`.
+    /// Sends every change of the state, until `stop`.
     pub fn keep_telling(
         &self,
         state: watch::Sender<NetworkState>,
@@ -139,7 +140,7 @@ impl NodeNetwork {
         }));
     }
 
-    /// Where a configuration is waited for, if none is there.
+    /// Returns the folder in which a configuration is awaited, if none exists yet.
     pub fn awaited_configuration(&self) -> Option<&Path> {
         match self {
             Self::Cni { args, .. } if self.state().is_err() => Some(&args.cni_conf_dir),

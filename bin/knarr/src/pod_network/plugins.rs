@@ -1,4 +1,4 @@
-//! Connects the kubelet to CNI plugins: the kubelet's terms on one side, the network crate's on the other.
+//! Adapts CNI plugins to the kubelet's interface.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,12 +8,12 @@ use std::sync::OnceLock;
 use knarr_kubelet::pod_network::{NetworkError, PodNetwork, PodRef, PortMapping, Protocol};
 use knarr_network::cni::{self, Cni, CniError};
 
-/// Plugins, once the node knows its part of the cluster's addresses.
+/// The plugins, set once the node's range of pod addresses is known.
 #[derive(Default)]
 pub struct Plugins(OnceLock<Cni>);
 
 impl Plugins {
-    /// From now on pods can be connected. A second call changes nothing.
+    /// Opens the network, so that pods can be connected. A second call changes nothing.
     pub fn open(&self, cni: Cni) {
         let _ = self.0.set(cni);
     }
@@ -23,7 +23,7 @@ impl Plugins {
     }
 }
 
-fn words(error: CniError) -> NetworkError {
+fn network_error(error: CniError) -> NetworkError {
     NetworkError(error.to_string())
 }
 
@@ -57,21 +57,21 @@ impl PodNetwork for Plugins {
             sandbox_id: sandbox_id.to_owned(),
         };
         let ports: Vec<_> = ports.iter().filter(|p| p.host_port != 0).map(port).collect();
-        self.get()?.add(&pod, netns, &ports).await.map_err(words)
+        self.get()?.add(&pod, netns, &ports).await.map_err(network_error)
     }
 
     async fn teardown(&self, sandbox_id: &str) -> Result<(), NetworkError> {
-        self.get()?.del(sandbox_id).await.map_err(words)
+        self.get()?.del(sandbox_id).await.map_err(network_error)
     }
 
     async fn addresses(&self, sandbox_id: &str) -> Result<Vec<IpAddr>, NetworkError> {
-        self.get()?.addresses(sandbox_id).map_err(words)
+        self.get()?.addresses(sandbox_id).map_err(network_error)
     }
 
     async fn retain(&self, live: &BTreeSet<String>) -> Result<(), NetworkError> {
-        // A network that was never opened connects nothing.
+        // A network that was never opened has no connections to remove.
         match self.0.get() {
-            Some(cni) => cni.retain(live).await.map_err(words),
+            Some(cni) => cni.retain(live).await.map_err(network_error),
             None => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! `knarr server`: a whole cluster in one process: control plane and node.
+//! `knarr server`: runs a whole cluster in one process: control plane and node.
 
 mod start;
 
@@ -32,7 +32,7 @@ use crate::store::StoreArgs;
 use crate::{backup, control_plane, node, preflight, scheduler, signals};
 use start::Ground;
 
-/// For how long the process waits at its end for what cannot be stopped.
+/// How long the process waits at its end for tasks that cannot be stopped.
 const LEFT_BEHIND: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
@@ -41,7 +41,7 @@ const LEFT_BEHIND: Duration = Duration::from_secs(10);
     knarr server --disable-scheduler --disable-controller-manager\n  \
     knarr server --etcd-servers http://10.0.0.5:2379,http://10.0.0.6:2379")]
 pub struct ServerArgs {
-    /// Where the cluster lives
+    /// Data folder of the cluster
     #[arg(long, default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
     data_dir: PathBuf,
     /// Address that the API server listens on
@@ -50,46 +50,46 @@ pub struct ServerArgs {
     /// Port of the API server
     #[arg(long, default_value_t = 6443)]
     port: u16,
-    /// Further host names and addresses for the API server's certificate
+    /// Additional host names and addresses of the API server's certificate
     #[arg(long, value_name = "NAME")]
     tls_san: Vec<String>,
-    /// Addresses of pods, all nodes together
+    /// Address range of pods, for all nodes together
     #[arg(long, default_value = "10.42.0.0/16", value_name = "CIDR")]
     cluster_cidr: String,
-    /// Prefix length of one node's part of them
+    /// Prefix length of one node's part of that range
     #[arg(long, default_value_t = 24, value_name = "BITS")]
     node_cidr_mask_size: u8,
-    /// Addresses of services
+    /// Address range of Services
     #[arg(long, default_value = "10.43.0.0/16", value_name = "CIDR")]
     service_cidr: String,
     /// Domain of the cluster DNS
     #[arg(long, default_value = "cluster.local", value_name = "NAME")]
     cluster_domain: String,
-    /// API versions to serve or not, such as scheduling.k8s.io/v1beta1=true or api/beta=true
+    /// API versions to enable or disable, such as scheduling.k8s.io/v1beta1=true or api/beta=true
     #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
     runtime_config: Vec<String>,
-    /// Run the control plane alone, without a node on this machine
+    /// Run only the control plane, without a node on this machine
     #[arg(long)]
     disable_node: bool,
-    /// Leave scheduling to another scheduler, such as upstream's own
+    /// Do not run the scheduler, because another one, such as upstream's, is used
     #[arg(long)]
     disable_scheduler: bool,
-    /// Leave the controllers to another controller manager, such as upstream's own
+    /// Do not run the controllers, because another controller manager, such as upstream's, is used
     #[arg(long)]
     disable_controller_manager: bool,
-    /// Admission plugins to run beside those that run by default
+    /// Admission plugins to enable besides the default ones
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     enable_admission_plugins: Vec<String>,
-    /// Admission plugins not to run though they run by default
+    /// Default admission plugins to disable
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     disable_admission_plugins: Vec<String>,
-    /// AdmissionConfiguration: the settings of admission plugins
+    /// AdmissionConfiguration with the settings of admission plugins
     #[arg(long, value_name = "FILE")]
     admission_control_config_file: Option<PathBuf>,
-    /// How long pods that say nothing tolerate a node that is not ready
+    /// How long pods tolerate a node that is not ready, by default
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     default_not_ready_toleration_seconds: i64,
-    /// How long pods that say nothing tolerate a node that is out of reach
+    /// How long pods tolerate an unreachable node, by default
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     default_unreachable_toleration_seconds: i64,
     /// File with a KubeSchedulerConfiguration: profiles, plugins and their arguments
@@ -110,7 +110,7 @@ pub struct ServerArgs {
 pub fn run(args: ServerArgs) -> Result<()> {
     let runtime = crate::memory::runtime()?;
     let ended = runtime.block_on(run_async(args));
-    // What hangs in a system call (a backup to a file system that is gone) does not keep the process.
+    // A task that hangs in a system call (such as a backup to a lost file system) does not block the exit.
     runtime.shutdown_timeout(LEFT_BEHIND);
     ended
 }
@@ -145,7 +145,8 @@ async fn run_async(args: ServerArgs) -> Result<()> {
     let store = progress
         .step("store", async {
             let store = args.store.open(&layout, &pki).await?;
-            // A restore that began after the folder was looked at sees that it is in use, or is seen here.
+            // A restore that began after the folder was checked fails because the store is in use, or its
+            // mark is found here.
             layout.check_whole()?;
             let revision = store.current_revision().await?;
             Ok((store, format!("revision {revision}")))
@@ -170,7 +171,8 @@ async fn run_async(args: ServerArgs) -> Result<()> {
 
     tokio::select! {
         () = signals::wait_for_stop() => {}
-        // Without its listener the server is of no use, and a new process gets one.
+        // Without its listener the server is of no use; the process that the service manager starts next gets
+        // a new one.
         ended = &mut running.serving => {
             ended.context("the API server ended unexpectedly")?.context("the API server could not serve")?;
             bail!("the API server does not listen any more");
@@ -182,10 +184,11 @@ async fn run_async(args: ServerArgs) -> Result<()> {
     running.stopped(&store, &*clock).await
 }
 
-/// Why a server ends whose store has: a new process opens it again, and everything acknowledged is on the disk.
+/// The error of a server whose store has ended: the next process opens it again, and everything acknowledged
+/// is on disk.
 const STORE_ENDED: &str = "the store ended unexpectedly";
 
-/// What is done with the store, as long as it is open: who waits for the cluster to come up would wait for ever.
+/// Runs `work` while the store is open; otherwise the start would wait forever for the cluster.
 async fn unless_closed<T>(store: &dyn Store, work: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::select! {
         biased;
@@ -229,7 +232,7 @@ fn options(args: &ServerArgs, clock: &Arc<dyn Clock>) -> Result<control_plane::O
     })
 }
 
-/// Features that need resources which are served on request: these, and where they are.
+/// Features that need resources which are served on request only: feature, resource and API version.
 const NEEDED: [(&str, &str, &str); 3] = [
     (GENERIC_WORKLOAD, "podgroups", "scheduling.k8s.io/v1beta1"),
     (COORDINATED_LEADER_ELECTION, "leasecandidates", "coordination.k8s.io/v1beta1"),
@@ -245,7 +248,7 @@ fn check_features(features: &Features, served: &[&Resource]) -> Result<()> {
     Ok(())
 }
 
-/// The configuration of the scheduler: its file, and the feature gates that it reads.
+/// Returns the configuration of the scheduler: its file, and the feature gates that it reads.
 fn scheduler_config(args: &ServerArgs) -> Result<Configuration> {
     Ok(Configuration {
         generic_workload: args.api.features()?.is_on(GENERIC_WORKLOAD),

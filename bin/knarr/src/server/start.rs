@@ -1,4 +1,4 @@
-//! The start of a server on its open store, and the end of one that was stopped.
+//! Starts a server on its open store, and ends one that was stopped.
 
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};
@@ -33,7 +33,7 @@ use crate::scrub::Scrub;
 use crate::shown_flags::ShownFlags;
 use crate::{addons, backup, control_plane, kubeconfig, leading, node};
 
-/// What a server is started on.
+/// What a server is started from.
 pub(super) struct Ground<'a> {
     pub args: &'a ServerArgs,
     pub options: &'a control_plane::Options,
@@ -45,11 +45,11 @@ pub(super) struct Ground<'a> {
     pub stop: &'a CancellationToken,
 }
 
-/// A server with everything that it runs.
+/// A running server with its tasks.
 pub(super) struct Running {
     server: ApiServer,
     pub serving: JoinHandle<Result<(), ConfigError>>,
-    /// Gives out backups.
+    /// Hands out backups.
     admin: JoinHandle<()>,
     components: Vec<JoinHandle<()>>,
     identity: Option<JoinHandle<()>>,
@@ -69,7 +69,7 @@ impl Ground<'_> {
         let server = self.api_server().await?;
         let listener =
             tokio::net::TcpListener::from_std(listener).context("cannot use the listening socket")?;
-        // Whoever asks for the server's health is to know of them from the first answer on.
+        // The steps are registered before serving, so that the first health answer includes them.
         let shows = args.api.features()?.is_on(API_SERVER_IDENTITY);
         let steps = shows.then(|| IdentitySteps::of(&server));
         let serving = tokio::spawn({
@@ -83,7 +83,7 @@ impl Ground<'_> {
         }
         let components = start_components(args, &server, clock, pki, options, stop);
         let access = (!args.disable_node).then(|| node_access(&server, clock, pki, options)).transpose()?;
-        // All of this start is read and written. Authorities may be replaced from here on.
+        // This start has read and written everything. Authorities may be replaced from here on.
         drop(lock);
         if let Some(rotation) = rotation {
             follow_rotation(rotation, &server, clock, pki, options, stop);
@@ -132,7 +132,7 @@ impl Ground<'_> {
         self.progress.step("API server", start).await
     }
 
-    /// Starts what renews certificates.
+    /// Starts the renewal of certificates.
     fn renew(&self, server: &ApiServer, kubelet: Option<Arc<ServingCertificate>>) {
         let renewal = Arc::new(Renewal {
             server: server.clone(),
@@ -152,12 +152,13 @@ impl Ground<'_> {
 }
 
 impl Running {
-    /// The end of a server that was stopped.
+    /// Ends a server that was stopped.
     pub async fn stopped(self, store: &Arc<dyn Store>, clock: &dyn Clock) -> Result<()> {
         if let Some(node) = self.node {
             node.stopped().await;
         }
-        // Through this server they give up their leases, so that another one's need not wait.
+        // The components release their leases through this server, so that those of another one need not
+        // wait.
         tokio::select! {
             _ = join_all(self.components) => {}
             () = clock.sleep(LEFT_BEHIND) => tracing::warn!("scheduler and controllers do not end"),
@@ -169,7 +170,7 @@ impl Running {
         let admin = self.admin.await.context("the administrator's socket ended unexpectedly");
         self.server.shut_down().await;
         let served = self.serving.await.context("the API server ended unexpectedly");
-        // Whatever went wrong before, the store is closed; and whether that succeeded matters most.
+        // The store is closed whatever failed before, and an error of that is the one to return.
         store.close().await?;
         identity.and(admin)?;
         served?.context("the API server could not serve")
@@ -185,7 +186,7 @@ struct Backups<'a> {
 }
 
 impl Backups<'_> {
-    /// Starts what gives out and takes backups; the task ends some time after `stop`.
+    /// Starts the tasks that hand out and take backups; they end some time after `stop`.
     fn start(
         &self,
         scheduled: Option<Scheduled>,
@@ -215,7 +216,7 @@ impl Backups<'_> {
     }
 }
 
-/// Starts what looks for damage in the file of the store.
+/// Starts the check of the store's file for damage.
 fn start_scrub(
     server: &ApiServer,
     store: &Arc<dyn Store>,
@@ -233,7 +234,8 @@ fn start_scrub(
     });
 }
 
-/// Starts what records that the authorities of the phase, in which the server has started, are published.
+/// Starts the task that records that the authorities of the phase in which the server has started are
+/// published.
 fn follow_rotation(
     rotation: Rotation,
     server: &ApiServer,
@@ -252,7 +254,7 @@ fn follow_rotation(
     tokio::spawn(followed);
 }
 
-/// Starts what works on the cluster in the background, as far as it is not left to others. The tasks end after `stop`.
+/// Starts the components of the control plane, as far as they are not disabled. The tasks end after `stop`.
 fn start_components(
     args: &ServerArgs,
     server: &ApiServer,
@@ -314,7 +316,8 @@ fn node_options(args: &ServerArgs, options: &control_plane::Options, layout: &La
     })
 }
 
-/// The node of this process uses the API server directly, under the node's own identities.
+/// Returns the access of the node in this process: it calls the API server directly, under the node's own
+/// identities.
 fn node_access(
     server: &knarr_apiserver::ApiServer,
     clock: &Arc<dyn Clock>,
@@ -326,7 +329,8 @@ fn node_access(
     let serving = control_plane::node_serving(pki, options)?;
     let serving = ServingCertificate::new(&serving.certificate, &serving.key)
         .context("the kubelet's certificate cannot be used")?;
-    // One of the node's own: what fails in the scheduler or a controller is not the kubelet's health.
+    // The node has a supervisor of its own, so that failures of the scheduler or a controller do not affect
+    // the kubelet's health.
     let supervisor = Supervisor::new(Arc::clone(clock));
     server.show_tasks(&supervisor);
     let client = |user: &str, groups: &[&str], manager: &str| {
@@ -336,7 +340,7 @@ fn node_access(
         kubelet: client(&node_user, &["system:nodes"], "kubelet"),
         network: client("system:kube-proxy", &[], "kube-proxy"),
         serving,
-        // It speaks to the API server inside the process.
+        // It calls the API server inside the process, without a client certificate.
         client_not_after: Arc::new(|| None),
         clients: ClientAuthorities::new(pki.ca_pem()).context("the cluster's authorities cannot be used")?,
         supervisor,

@@ -1,4 +1,4 @@
-//! Who asks a component, and whether they may: the API server is asked, and its answers are kept for a while.
+//! Authenticates and authorizes the clients of a component through the API server, and caches its answers.
 //!
 //! Source: `k8s.io/apiserver/pkg/server/options`, the delegating authentication and authorization.
 
@@ -12,7 +12,7 @@ use knarr_client::reviews::{Asked, Lasting, MASTERS, Reviews, UserInfo, bearer_t
 
 const AUTHENTICATED: &str = "system:authenticated";
 
-/// Somebody who is known is in the group of the known.
+/// Adds the group system:authenticated to an authenticated user.
 fn known(mut user: UserInfo) -> UserInfo {
     if !user.is_in(AUTHENTICATED) {
         user.groups.push(AUTHENTICATED.to_owned());
@@ -25,7 +25,7 @@ fn anonymous() -> UserInfo {
     UserInfo { name: "system:anonymous".to_owned(), groups, ..UserInfo::default() }
 }
 
-/// Why there is no page.
+/// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     #[error("Unauthorized")]
@@ -37,11 +37,11 @@ pub enum Refused {
 }
 
 pub struct Options {
-    /// Who says whose a token is.
+    /// The client that reviews tokens.
     pub authentication: Option<Client>,
-    /// Who says who may see what.
+    /// The client that reviews access.
     pub authorization: Option<Client>,
-    /// Paths for everybody; `/a/*` stands for all below `/a`.
+    /// Paths that need no authorization; `/a/*` stands for all paths below `/a`.
     pub always_allow: Vec<String>,
     pub lasting: Lasting,
     pub clock: Arc<dyn Clock>,
@@ -62,7 +62,7 @@ impl Delegated {
         self.options.clock.now()
     }
 
-    /// The holder of the certificate or of the token, or nobody in particular.
+    /// Returns the user of the client certificate or of the token, or the anonymous user.
     pub async fn authenticate(
         &self,
         certificate: Option<UserInfo>,
@@ -95,7 +95,7 @@ impl Delegated {
     }
 }
 
-/// Whether a path is the allowed one, or below it where it ends in `/*`.
+/// Decides whether a path is the allowed one, or below it if that ends in `/*`.
 fn covers(allowed: &str, path: &str) -> bool {
     let (allowed, path) = (allowed.trim_start_matches('/'), path.trim_start_matches('/'));
     match allowed.strip_suffix('*') {

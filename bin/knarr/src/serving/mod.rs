@@ -1,4 +1,4 @@
-//! The HTTPS port of a component that runs alone: health, metrics and configuration, for those who may see them.
+//! The HTTPS port of a component that runs alone: health, metrics and configuration, for authorized clients.
 
 mod auth;
 mod pages;
@@ -29,11 +29,11 @@ use auth::{Delegated, Options as AuthOptions};
 pub use pages::{Check, Pages};
 use tls::Tls;
 
-/// Connections at a time.
+/// The most concurrent connections.
 const MAX_CONNECTIONS: usize = 500;
-/// Of them, from one address that is not this machine's own.
+/// The most concurrent connections from one address other than this machine's own.
 const MAX_PER_ADDRESS: usize = 250;
-/// Connections get one in so many of the files that the process may open.
+/// Connections may take this fraction (one in N) of the files that the process may open.
 const OPEN_FILES_SHARE: u64 = 8;
 
 #[derive(Args)]
@@ -41,42 +41,42 @@ pub struct ServingArgs {
     /// Address of the port for health, metrics and configuration
     #[arg(long, default_value = "0.0.0.0", value_name = "IP")]
     bind_address: IpAddr,
-    /// That port; 0 for none [default: the component's, 10257 or 10259]
+    /// Port for health, metrics and configuration; 0 for none [default: the component's, 10257 or 10259]
     #[arg(long, value_name = "PORT")]
     secure_port: Option<u16>,
-    /// Its certificate; without one it is made at each start
+    /// Serving certificate [default: self-signed, created at each start]
     #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
     tls_cert_file: Option<PathBuf>,
-    /// The certificate's key
+    /// Key of the serving certificate
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     tls_private_key_file: Option<PathBuf>,
-    /// Authority of clients' certificates [default: what the cluster says of its own]
+    /// Authorities of client certificates [default: those that the cluster publishes]
     #[arg(long, value_name = "FILE")]
     client_ca_file: Option<PathBuf>,
-    /// Access to the API server that says whose a token is; without it everybody is anonymous
+    /// Kubeconfig for reviews of tokens; without it, clients with a token are anonymous
     #[arg(long, value_name = "FILE")]
     authentication_kubeconfig: Option<PathBuf>,
-    /// Do not ask the cluster for its authority of clients' certificates
+    /// Do not read the authorities of client certificates from the cluster
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     authentication_skip_lookup: bool,
-    /// For how long its answers are believed
+    /// How long to cache reviews of tokens
     #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = api_flags::duration)]
     authentication_token_webhook_cache_ttl: Duration,
-    /// Access to the API server that says who may see what; without it only system:masters may
+    /// Kubeconfig for reviews of access; without it, only system:masters has access
     #[arg(long, value_name = "FILE")]
     authorization_kubeconfig: Option<PathBuf>,
-    /// Paths that everybody may see
+    /// Paths that need no authorization
     #[arg(long, default_value = "/healthz,/readyz,/livez", value_name = "PATH", value_delimiter = ',')]
     authorization_always_allow_paths: Vec<String>,
-    /// For how long a yes is believed
+    /// How long to cache granted access
     #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = api_flags::duration)]
     authorization_webhook_cache_authorized_ttl: Duration,
-    /// For how long a no is believed
+    /// How long to cache denied access
     #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = api_flags::duration)]
     authorization_webhook_cache_unauthorized_ttl: Duration,
 }
 
-/// The port, taken, and not yet answering.
+/// The bound port, which does not answer yet.
 pub struct Bound {
     listener: std::net::TcpListener,
     auth: Arc<Delegated>,
@@ -86,7 +86,7 @@ pub struct Bound {
 }
 
 impl ServingArgs {
-    /// Takes the port, unless it is 0; `default_port` is the component's own.
+    /// Binds the port, unless it is 0; `default_port` is the component's own.
     pub fn bind(&self, default_port: u16, clock: &Arc<dyn Clock>) -> Result<Option<Bound>> {
         let port = self.secure_port.unwrap_or(default_port);
         if port == 0 {
@@ -123,7 +123,7 @@ impl ServingArgs {
 }
 
 impl Bound {
-    /// Answers until `stop`.
+    /// Answers requests until `stop`.
     pub fn serve(self, pages: Pages, supervisor: &Supervisor, stop: CancellationToken) {
         for kubeconfig in self.kubeconfigs {
             let clock = Arc::clone(&self.clock);
@@ -160,7 +160,7 @@ struct Component {
 }
 
 impl Service for Component {
-    /// Whom the client certificate names.
+    /// The user that the client certificate names.
     type Peer = Option<CertifiedUser>;
     type Body = Full<Bytes>;
 
@@ -183,14 +183,14 @@ impl Service for Component {
             response.extensions_mut().insert(KnownSender);
         }
         if request.version() == Version::HTTP_2 && response.status() == StatusCode::UNAUTHORIZED {
-            // Who is not known gets one answer and keeps no connection open.
+            // An unauthenticated client gets one answer, and its connection is closed.
             response.extensions_mut().insert(CloseConnection::Now);
         }
         response
     }
 }
 
-/// Limits of the connections, in a process that may open so many files.
+/// Returns the limits of the connections, in a process that may open `open_files` files.
 fn limits(open_files: u64) -> Limits {
     let limits = Limits { connections: MAX_CONNECTIONS, per_address: MAX_PER_ADDRESS, ..Limits::default() };
     Limits { drain: Duration::ZERO, ..limits }.within_open_files(open_files, OPEN_FILES_SHARE)

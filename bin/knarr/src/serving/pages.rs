@@ -1,4 +1,4 @@
-//! What a component shows of itself: health, metrics, configuration.
+//! The pages of a component: health, metrics, configuration.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -19,10 +19,10 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
 
-/// One check of the component's health; `Err` says what is wrong.
+/// One health check of the component; `Err` has the reason of a failure.
 pub struct Check {
     pub name: Cow<'static, str>,
-    /// Where it counts: `healthz`, `livez`, `readyz`.
+    /// The endpoints in which it takes part: `healthz`, `livez`, `readyz`.
     pub endpoints: &'static [&'static str],
     pub result: Result<(), String>,
 }
@@ -48,7 +48,7 @@ pub struct Pages {
     component: Component,
     checks: Show<Vec<Check>>,
     metrics: Show<String>,
-    /// The configuration, under the name that upstream shows it by.
+    /// The configuration, under upstream's name for it.
     config: Value,
     asked: Registry,
 }
@@ -109,7 +109,7 @@ impl Pages {
     }
 }
 
-/// All checks together: a word, or a line for each where something is wrong or `verbose` asks for it.
+/// Answers for all checks together: `ok`, or a line for each check if one fails or `verbose` is requested.
 fn whole(endpoint: &str, checks: &[Check], query: &str) -> Answer {
     let mut pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     let verbose = pairs.clone().any(|(name, _)| name == "verbose");
@@ -144,7 +144,7 @@ fn page(code: u16, content_type: &'static str, body: String) -> Answer {
     answer
 }
 
-/// Why there is no page, as Kubernetes says it.
+/// Returns the answer to a refused request, in the form that Kubernetes uses.
 pub fn refusal(refused: &Refused) -> Answer {
     let status = |code: u16, reason: &str| {
         let mut status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

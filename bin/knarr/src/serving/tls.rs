@@ -1,4 +1,4 @@
-//! TLS of a component's port: its certificate, and the authority of its clients as the cluster tells it.
+//! TLS of a component's port: its certificate, and the authority of its clients as the cluster publishes it.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -19,24 +19,25 @@ use tokio_util::sync::CancellationToken;
 
 use crate::private_files::read;
 
-/// Where the API server says whose certificates it takes.
+/// The ConfigMap in which the API server publishes the authorities of the client certificates that it
+/// accepts.
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";
 const KEY: &str = "client-ca-file";
-/// Between two attempts to hear of it.
+/// The pause between two attempts to read it.
 const RETRY: Duration = Duration::from_secs(10);
 
 pub struct Tls {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-    /// Whom to ask for the authority of clients.
+    /// The client that reads the authority of clients; `None` if a file sets it.
     lookup: Option<Client>,
     config: RwLock<Arc<ServerConfig>>,
 }
 
 impl Tls {
-    /// With the certificate and key of two files, or with new ones; and with the clients' authority of a file, or as
-    /// `lookup` tells it.
+    /// Uses the certificate and key of two files, or new ones; and the clients' authority of a file, or as
+    /// `lookup` reads it.
     pub fn open(
         pair: Option<(&Path, &Path)>,
         client_ca: Option<&Path>,
@@ -53,7 +54,7 @@ impl Tls {
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).context("the serving key is not PEM")?;
         let authority = client_ca.map(read).transpose()?;
         let config = configuration(&chain, &key, authority.as_deref())?;
-        // A file is what somebody wants; it is not to be replaced.
+        // An authority that was set by a file is not replaced.
         let lookup = lookup.filter(|_| authority.is_none());
         Ok(Self { chain, key, lookup, config: RwLock::new(config) })
     }
@@ -62,7 +63,7 @@ impl Tls {
         Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Follows what the cluster says of its clients' authority, until `stop`.
+    /// Follows the clients' authority that the cluster publishes, until `stop`.
     pub async fn follow(&self, stop: CancellationToken) {
         let Some(client) = &self.lookup else { return };
         loop {
@@ -80,7 +81,7 @@ impl Tls {
         }
     }
 
-    /// One list and one watch, for as long as it lasts.
+    /// Lists once and then watches, as long as the watch lasts.
     async fn hear(&self, client: &Client) -> Result<()> {
         let resource = ConfigMap::RESOURCE;
         let mut options =
@@ -107,7 +108,7 @@ impl Tls {
     }
 }
 
-/// A certificate that signs itself: those who want to know whom they talk to give one.
+/// Creates a self-signed certificate; operators who want clients to verify the server set one.
 fn new_pair(address: IpAddr) -> Result<(String, String)> {
     let names = vec!["localhost".to_owned(), address.to_string()];
     let made = rcgen::generate_simple_self_signed(names).context("cannot make a serving certificate")?;
@@ -133,7 +134,7 @@ fn configuration(
             if roots.is_empty() {
                 bail!("the clients' authority has no certificate");
             }
-            // Others come with a token, or as nobody.
+            // Other clients authenticate with a token, or are anonymous.
             builder.with_client_cert_verifier(knarr_tls::client_verifier(roots)?)
         }
     };

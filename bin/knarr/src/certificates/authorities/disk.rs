@@ -1,5 +1,5 @@
-//! A rotation on the disk: a folder of `pki/` with both authorities of each kind, and the phase. The phase is written
-//! first; the files of `pki/` follow from it, now or at the server's next start.
+//! The state of a rotation on disk: a folder of `pki/` with both authorities of each kind, and the phase. The
+//! phase is written first; the files of `pki/` are derived from it, now or at the server's next start.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -15,12 +15,12 @@ use crate::pki::{self, Pki, read, write_private};
 
 const FOLDER: &str = "rotation";
 const STATE: &str = "state.json";
-/// Public keys of service accounts' tokens that were signed before.
+/// Public keys that verify service account tokens signed by former keys.
 const FORMER: &str = "sa.former.pub";
-/// The last step of the rotation before, by which servers on one etcd know how far they are.
+/// The last step that was taken; servers on one etcd compare their progress by it.
 const LAST: &str = "rotation.last";
 
-/// The rotation of the folder `pki`, if one is under way.
+/// Reads the rotation in the folder `pki`, if one is in progress.
 pub fn load(pki: &Path) -> Result<Option<Rotation>> {
     let path = pki.join(FOLDER).join(STATE);
     if !path.try_exists().with_context(|| format!("cannot read {}", path.display()))? {
@@ -30,7 +30,7 @@ pub fn load(pki: &Path) -> Result<Option<Rotation>> {
     rotation.map(Some).with_context(|| format!("{} is damaged: bring it back from a backup", path.display()))
 }
 
-/// Makes the new authorities and keeps the old ones beside them. Nothing changes yet.
+/// Creates the new authorities and stores the old ones beside them. Nothing in use changes yet.
 pub fn prepare(pki: &Pki, folder: &Path, names: &[String]) -> Result<()> {
     pki.keep_identity()?;
     for name in names {
@@ -53,8 +53,8 @@ pub fn enter(folder: &Path, rotation: &Rotation) -> Result<()> {
     apply(folder, rotation)
 }
 
-/// Brings the files of `pki/` in line with the phase of a rotation, if one is under way. A process that died on its
-/// way leaves this to the next.
+/// Updates the files of `pki/` to the phase of a rotation, if one is in progress. This completes what a
+/// killed process left undone.
 pub fn resume(folder: &Path) -> Result<()> {
     match load(folder)? {
         Some(rotation) => apply(folder, &rotation),
@@ -64,7 +64,7 @@ pub fn resume(folder: &Path) -> Result<()> {
 
 fn apply(folder: &Path, rotation: &Rotation) -> Result<()> {
     for name in &rotation.names {
-        // What was finished before a process died has no folder any more.
+        // An authority that was finished before a process died has no folder any more.
         let Some((old, new)) = pairs(folder, name)? else { continue };
         let wanted = plan::files(rotation.phase, &old, &new);
         let (certificate, key) = paths(folder, name);
@@ -88,7 +88,8 @@ fn apply(folder: &Path, rotation: &Rotation) -> Result<()> {
     Ok(())
 }
 
-/// Keys (PEM) with which tokens are verified beside the one that signs: of the rotation under way, and of former ones.
+/// Returns the keys (PEM) that verify tokens besides the one that signs: of the rotation in progress, and of
+/// former ones.
 pub fn further_token_keys(folder: &Path) -> Result<Vec<String>> {
     let mut keys: Vec<String> = other_token_key(folder)?.into_iter().collect();
     let former = folder.join(FORMER);
@@ -98,7 +99,7 @@ pub fn further_token_keys(folder: &Path) -> Result<Vec<String>> {
     Ok(keys)
 }
 
-/// The key (PEM) of the rotation under way that does not sign tokens.
+/// Returns the key (PEM) of the rotation in progress that does not sign tokens.
 pub fn other_token_key(folder: &Path) -> Result<Option<String>> {
     let Some(rotation) = load(folder)? else { return Ok(None) };
     if !rotation.names.iter().any(|name| name == SERVICE_ACCOUNTS) {
@@ -108,7 +109,7 @@ pub fn other_token_key(folder: &Path) -> Result<Option<String>> {
     public(&if rotation.phase == Phase::Sign { old.key } else { new.key }).map(Some)
 }
 
-/// The last step that was taken in this folder.
+/// Reads the last step that was taken in this folder.
 pub fn taken(folder: &Path) -> Result<Option<Taken>> {
     if let Some(rotation) = load(folder)? {
         return Ok(Some(Taken { begun: rotation.begun, phase: rotation.phase }));
@@ -131,12 +132,12 @@ fn keep_former(folder: &Path, key: &str) -> Result<()> {
     write_private(&path, format!("{before}{key}").as_bytes())
 }
 
-/// The public key (PEM) of a private one.
+/// Returns the public key (PEM) of a private key.
 pub fn public(key: &str) -> Result<String> {
     Ok(KeyPair::from_pem(key).context("a key of service accounts is damaged")?.public_key_pem())
 }
 
-/// Where the files of an authority are: certificate, if it has one, and key.
+/// Returns the files of an authority: certificate, if it has one, and key.
 fn paths(folder: &Path, name: &str) -> (Option<PathBuf>, PathBuf) {
     match name {
         SERVICE_ACCOUNTS => (None, folder.join("sa.key")),
@@ -144,7 +145,7 @@ fn paths(folder: &Path, name: &str) -> (Option<PathBuf>, PathBuf) {
     }
 }
 
-/// Where both authorities of a name are kept.
+/// Returns the folder with both authorities of a name.
 fn folder_of(folder: &Path, name: &str) -> PathBuf {
     folder.join(FOLDER).join(name.replace('/', "-"))
 }
@@ -176,7 +177,7 @@ fn pairs(folder: &Path, name: &str) -> Result<Option<(Pair, Pair)>> {
     Ok(Some((pair("old")?, pair("new")?)))
 }
 
-/// Removes a folder whole: out of its place first, so that half of it is never taken for all.
+/// Removes a folder: it is renamed first, so that a partly removed folder is never taken for a complete one.
 fn remove(folder: &Path) -> Result<()> {
     let gone = folder.with_extension("gone");
     let remove = || -> std::io::Result<()> {

@@ -1,4 +1,4 @@
-//! `knarr certificates rotate-ca`: new authorities in place of the old ones, in three steps, while pods go on.
+//! `knarr certificates rotate-ca`: replaces authorities by new ones in three steps, while pods keep running.
 
 mod disk;
 pub mod plan;
@@ -42,27 +42,27 @@ pub struct RotateCaArgs {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Show how far a rotation is, and what it waits for
+    /// Show the phase of a rotation, and what it waits for
     Status,
-    /// Make new authorities, and have them trusted beside the old ones
+    /// Create new authorities, which are trusted beside the old ones
     Begin {
-        /// The authorities [default: all]
+        /// Authorities to rotate [default: all]
         #[arg(value_name = "NAME")]
         names: Vec<String>,
     },
-    /// Have the new authorities sign
+    /// Sign with the new authorities
     Sign {
-        /// Although somebody may not trust them yet
+        /// Do not wait until all clients trust the new authorities
         #[arg(long)]
         force: bool,
     },
-    /// Trust the new authorities alone
+    /// Trust only the new authorities
     Finish {
-        /// Although somebody may still have what the old ones signed
+        /// Do not wait until nothing signed by the old authorities is in use
         #[arg(long)]
         force: bool,
     },
-    /// Give up a rotation before its new authorities sign
+    /// Cancel a rotation before its new authorities sign
     Cancel,
 }
 
@@ -75,7 +75,7 @@ pub fn run(layout: &Layout, args: &RotateCaArgs) -> Result<()> {
         );
     }
     let _lock = pki::lock_soon(&folder)?;
-    // What a process that died has left comes first.
+    // First, complete what a killed process left undone.
     resume(&folder)?;
     let current = load(&folder)?;
     let (step, forced) = match &args.action {
@@ -91,7 +91,8 @@ pub fn run(layout: &Layout, args: &RotateCaArgs) -> Result<()> {
         None => Vec::new(),
     };
     let mut next = plan::take(current.as_ref(), &step, &Waiting { on, forced }, now)?;
-    // By their beginnings servers know which rotation is the later one, whatever was done to the clock.
+    // Servers order rotations by their start times, so a new one must be later than the last, even if the
+    // clock was set back.
     if let (Step::Begin(_), Some(last)) = (&step, disk::taken(&folder)?) {
         next.begun = next.begun.max(last.begun.checked_add(Duration::from_secs(1))?);
     }
@@ -109,16 +110,16 @@ pub fn run(layout: &Layout, args: &RotateCaArgs) -> Result<()> {
     Ok(())
 }
 
-/// The authorities with which a server starts. Nobody else changes them until the lock is dropped.
+/// The authorities with which a server starts. No other process changes them until the lock is dropped.
 pub struct Opened {
     pub pki: Pki,
-    /// The rotation under way.
+    /// The rotation in progress.
     pub rotation: Option<Rotation>,
     pub lock: Flock<File>,
 }
 
-/// Opens the folder for a server's start: waits for other processes to be done with it, and finishes the step that one
-/// of them may have left.
+/// Opens the folder for a server's start: waits until other processes have released it, and completes a step
+/// that one of them left undone.
 pub fn open(folder: &Path, clock: Arc<dyn Clock>) -> Result<Opened> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.with_context(|| format!("cannot create the folder {}", folder.display()))?;

@@ -1,20 +1,20 @@
-//! The phases of a rotation of authorities, and what each one means for their files. Pure.
+//! The phases of a rotation of authorities, and what each phase means for their files. Pure.
 //!
-//! First the new authority is trusted beside the old one, until everybody has heard of it; then it signs, until nothing
-//! signed by the old one is in use; then the old one goes. The order is that of kubeadm's guide to the manual rotation
-//! of CA certificates and of `k3s certificate rotate-ca`.
+//! First the new authority is trusted beside the old one, until all clients know it; then it signs, until
+//! nothing signed by the old one is in use; then the old one is removed. The order is that of kubeadm's guide
+//! to the manual rotation of CA certificates and of `k3s certificate rotate-ca`.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use crate::certificate::Pair;
 
-/// What can be rotated, by the names of `knarr certificates`.
+/// The authorities that can be rotated, by the names of `knarr certificates`.
 pub const NAMES: [&str; 4] = [CA, "front-proxy/ca", KUBELET_SERVING, SERVICE_ACCOUNTS];
-/// The one that agents read, and whose change has them request new certificates.
+/// The authority that agents read; when it changes, they request new certificates.
 const CA: &str = "ca";
 const KUBELET_SERVING: &str = "kubelet-serving/ca";
-/// The key of service accounts' tokens, which has no certificate.
+/// The key of service account tokens, which has no certificate.
 pub const SERVICE_ACCOUNTS: &str = "service-accounts";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,19 +24,19 @@ pub enum Phase {
     Distribute,
     /// Both are trusted, the new one signs.
     Sign,
-    /// On the way to the new one alone.
+    /// Only the new one will be trusted.
     Finish,
-    /// On the way back to the old one alone.
+    /// Only the old one will be trusted again.
     Cancel,
 }
 
 impl Phase {
-    /// Whether a rotation in this phase ends by itself once its files are in order.
+    /// Decides whether a rotation in this phase is over once its files are written.
     pub fn is_last(self) -> bool {
         matches!(self, Self::Finish | Self::Cancel)
     }
 
-    /// Which of two phases of a rotation is later.
+    /// Returns a number that orders the phases of a rotation.
     pub fn order(self) -> u8 {
         match self {
             Self::Distribute => 1,
@@ -56,7 +56,7 @@ impl Phase {
     }
 }
 
-/// A rotation under way, as it is kept on the disk.
+/// A rotation in progress, as stored on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rotation {
@@ -64,11 +64,11 @@ pub struct Rotation {
     pub begun: Timestamp,
     /// When the phase was entered.
     pub since: Timestamp,
-    /// Of [`NAMES`].
+    /// The rotated authorities, of [`NAMES`].
     pub names: Vec<String>,
 }
 
-/// What an operator asks for.
+/// A step that an operator requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     Begin(Vec<String>),
@@ -77,12 +77,12 @@ pub enum Step {
     Cancel,
 }
 
-/// What keeps a phase from ending.
+/// The reasons not to leave a phase yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
-    /// What still relies on the phase, in words.
+    /// What still depends on the phase, as text.
     pub on: Vec<String>,
-    /// Whether the operator goes on nevertheless.
+    /// Whether the operator overrides the wait.
     pub forced: bool,
 }
 
@@ -108,7 +108,7 @@ pub enum Refusal {
     Waiting(Vec<String>),
 }
 
-/// The rotation after a step.
+/// Returns the rotation after a step.
 pub fn take(
     current: Option<&Rotation>,
     step: &Step,
@@ -147,7 +147,7 @@ fn begin(names: &[String], now: Timestamp) -> Result<Rotation, Refusal> {
     }
     let wanted = |name: &&&str| names.is_empty() || names.iter().any(|n| n == **name);
     let names: Vec<String> = NAMES.iter().filter(wanted).map(|name| (*name).to_owned()).collect();
-    // Agents' certificates are on other machines: nothing here would show that they are still the old authority's.
+    // Agents' certificates are on other machines: nothing here would show that the old authority signed them.
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     if has(KUBELET_SERVING) && !has(CA) {
         return Err(Refusal::Unheard);
@@ -155,7 +155,7 @@ fn begin(names: &[String], now: Timestamp) -> Result<Rotation, Refusal> {
     Ok(Rotation { phase: Phase::Distribute, begun: now, since: now, names })
 }
 
-/// What an authority's files hold in a phase. The first certificate is the one that signs.
+/// Returns the contents of an authority's files in a phase. The first certificate is the one that signs.
 pub fn files(phase: Phase, old: &Pair, new: &Pair) -> Pair {
     let both = |first: &Pair, second: &Pair| Pair {
         certificates: format!("{}{}", whole(&first.certificates), whole(&second.certificates)),
@@ -169,7 +169,7 @@ pub fn files(phase: Phase, old: &Pair, new: &Pair) -> Pair {
     }
 }
 
-/// A text that another one may follow.
+/// Returns the text with a newline at its end, so that another one may follow.
 fn whole(pem: &str) -> String {
     match pem.trim() {
         "" => String::new(),
@@ -248,9 +248,9 @@ mod tests {
         assert_eq!(begin(&["apiserver"]), Err(Refusal::Name("apiserver".to_owned())));
     }
 
-    /// At no step is anything signed by what somebody who has seen the step before does not trust.
+    /// At each step, a client that has seen only the step before trusts everything that is signed.
     #[test]
-    fn whoever_is_one_phase_behind_trusts_who_signs() {
+    fn clients_one_phase_behind_trust_the_signer() {
         let pair = |name: &str| Pair { certificates: format!("{name}\n"), key: format!("{name} key") };
         let (old, new) = (pair("old"), pair("new"));
         let order = [Phase::Cancel, Phase::Distribute, Phase::Sign, Phase::Finish];

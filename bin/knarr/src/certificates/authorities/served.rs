@@ -1,7 +1,8 @@
-//! Since when a server has handed out the authorities of a phase: what the wait for the next phase counts from.
+//! Records since when a server has served the authorities of a phase; the wait for the next phase starts
+//! then.
 //!
-//! The phase is entered on the disk; others hear of it only from a server that was restarted since, and once whoever
-//! publishes the authorities has the new ones, too.
+//! A phase is entered on disk. Clients see it only after a server was restarted, and after the new
+//! authorities are published.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,22 +18,23 @@ use super::plan::{Phase, Rotation};
 use crate::certificates::published;
 use crate::pki::{read, write_private};
 
-/// Beside the folder of the rotation and not in it: a server that gets a copy of that has published nothing yet.
+/// A file beside the folder of the rotation, not in it: a server that gets a copy of that folder has
+/// published nothing yet.
 const FILE: &str = "rotation.served";
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Served {
-    /// The phase, and since when the rotation is in it.
+    /// The phase, and when the rotation entered it.
     phase: Phase,
     since: Timestamp,
     /// When its authorities were published.
     at: Timestamp,
 }
 
-/// Since when the authorities of this phase are published; `None` if they are not. What cannot be read is made anew by
-/// the next start.
+/// Returns since when the authorities of this phase are published; `None` if they are not. A record that
+/// cannot be read is written again at the next start.
 pub fn at(folder: &Path, rotation: &Rotation) -> Option<Timestamp> {
     let served: Served = serde_json::from_str(&read(&folder.join(FILE)).ok()?).ok()?;
     (served.phase == rotation.phase && served.since == rotation.since).then_some(served.at)
@@ -57,8 +59,8 @@ pub fn forget(folder: &Path) -> Result<()> {
     }
 }
 
-/// Waits until the cluster publishes exactly the authorities that this server trusts (`ca`), and records it for the
-/// phase in which the server has started.
+/// Waits until the cluster publishes exactly the authorities that this server trusts (`ca`), then records it
+/// for the phase in which the server has started.
 pub async fn follow(
     client: &Client,
     ca: &str,
@@ -138,8 +140,8 @@ mod tests {
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
-    /// As long as another server, or a controller manager of its own, publishes the authorities of before, the phase is
-    /// not recorded.
+    /// The phase is not recorded while another server, or a separate controller manager, publishes the
+    /// previous authorities.
     #[tokio::test]
     async fn a_phase_is_recorded_once_its_authorities_are_published() {
         let folder = folder("follow");
@@ -166,7 +168,7 @@ mod tests {
             let followed = super::follow(&admin, &both, &folder, &rotation, &*clock, stop);
             tokio::time::timeout(LOOK_EVERY / 5, followed)
         };
-        assert!(follow().await.is_err() && at(&folder, &rotation).is_none(), "nobody publishes");
+        assert!(follow().await.is_err() && at(&folder, &rotation).is_none(), "no controller publishes");
         publish(&old, "a").await;
         assert!(follow().await.is_err() && at(&folder, &rotation).is_none(), "the old one alone");
         publish(&both, "b").await;

@@ -1,9 +1,9 @@
-//! How far a server is with the rotations of its cluster, and whether it fits the servers that are further. Pure, but
-//! for the reading of its files.
+//! The progress of a server in the rotations of its cluster, and whether it fits the servers that are
+//! further. Pure, apart from reading its files.
 //!
-//! A server that was away while authorities were replaced, or was brought back from an old image, signs with what the
-//! others do not trust any more, and trusts what may have leaked. Servers on one etcd leave there how far the cluster
-//! is, from its first rotation on.
+//! A server that was down while authorities were replaced, or was restored from an old image, signs with what
+//! the others no longer trust, and trusts what may have leaked. Servers on one etcd record the cluster's
+//! progress there, from its first rotation on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,8 @@ use super::plan::{NAMES, Phase, SERVICE_ACCOUNTS};
 use crate::certificates::facts;
 use crate::pki::Pki;
 
-/// The last step that was taken. Rotations are known by their beginning, which all servers have from the one that began.
+/// The last step that was taken. Rotations are identified by their start time, which all servers copy from
+/// the first one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Taken {
@@ -43,27 +44,27 @@ impl Trust {
     }
 }
 
-/// Where a server stands.
+/// The progress of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
-    /// None before the first rotation.
+    /// `None` before the first rotation.
     taken: Option<Taken>,
     authorities: BTreeMap<String, Trust>,
 }
 
-/// What becomes of a server that starts.
+/// Whether a server may start.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It fits the others.
     Joins,
-    /// It fits, and is a step further than what is known.
+    /// It fits, and is further than the record.
     Leads,
-    /// It does not fit, by these authorities.
+    /// It does not fit because of these authorities.
     Misfit(Vec<String>),
 }
 
 impl Standing {
-    /// Of a server's folder. Authorities that are missing are made, as at every start.
+    /// Reads the progress of a server's folder. Missing authorities are created, as at every start.
     pub fn of(pki: &Pki) -> Result<Self> {
         let mut authorities = BTreeMap::new();
         for name in NAMES {
@@ -78,9 +79,9 @@ impl Standing {
         Ok(Self { taken: disk::taken(pki.folder())?, authorities })
     }
 
-    /// Whether a server fits what is known of its cluster. Between servers of which one is a step ahead each trusts what
-    /// the other signs. One that leads may be more than a step ahead, where steps were forced: it follows from what is
-    /// known if one of the two is still trusted.
+    /// Decides whether a server fits the recorded progress of its cluster. If one of two servers is a step
+    /// ahead, each trusts what the other signs. A server that leads may be several steps ahead if steps were
+    /// forced: it fits if one side still trusts the other.
     pub fn among(&self, known: Option<&Self>) -> Verdict {
         let Some(known) = known else {
             return if self.taken.is_some() { Verdict::Leads } else { Verdict::Joins };
@@ -92,7 +93,8 @@ impl Standing {
         };
         let fits = |ours: &Trust, known: &Trust| match (ours.trusts(known), known.trusts(ours)) {
             (false, false) => false,
-            // A step of which there is no record, as where files were copied, leaves nothing that the others removed.
+            // A server without a record of its last step, for instance after files were copied, must not
+            // trust anything that the others have removed.
             (true, true) => self.taken.is_some() || ours.trusted.is_subset(&known.trusted),
             _ => leads,
         };
@@ -114,7 +116,7 @@ fn of_bundle(pem: &str) -> Result<Trust> {
     of_all(chain.iter().map(|certificate| digest(certificate)).collect())
 }
 
-/// Keys of former rotations verify tokens only.
+/// Digests the token keys; keys of former rotations only verify.
 fn of_keys(pki: &Pki) -> Result<Trust> {
     let own = disk::public(&pki.service_account_key()?)?;
     let keys = [Some(own), disk::other_token_key(pki.folder())?];
@@ -135,7 +137,8 @@ fn digest(content: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// `ca` as it signs and what it trusts, a letter each, after a step.
+    /// Builds the progress after the step `taken`. `trusted` has a letter for each authority; the first one
+    /// signs.
     fn standing(taken: Option<(i64, Phase)>, trusted: &str) -> Standing {
         let taken = taken.map(|(second, phase)| {
             let begun = Timestamp::from_second(second).unwrap();
@@ -163,24 +166,24 @@ mod tests {
             (&third, Some(&second), Verdict::Leads),
             (&second, Some(&third), Verdict::Joins),
             (&third, Some(&third), Verdict::Joins),
-            // Away for more than a step.
+            // The server was down for more than a step.
             (&never(), Some(&second), misfit()),
             (&never(), Some(&third), misfit()),
             (&first, Some(&third), misfit()),
-            // Given up.
+            // The rotation was cancelled.
             (&back, Some(&first), Verdict::Leads),
             (&first, Some(&back), Verdict::Joins),
             (&back, Some(&second), misfit()),
-            // Forced, without a start in between.
+            // Forced, without a restart in between.
             (&third, Some(&first), Verdict::Leads),
-            // The next one.
+            // The next rotation.
             (&standing(Some((2, Distribute)), "bc"), Some(&third), Verdict::Leads),
             (&standing(Some((2, Distribute)), "ac"), Some(&third), misfit()),
             (&standing(Some((2, Distribute)), "ac"), Some(&back), Verdict::Leads),
-            // A further server without the record of the last one.
+            // A further server without a record of its last step.
             (&standing(None, "b"), Some(&third), Verdict::Joins),
             (&standing(None, "ba"), Some(&third), misfit()),
-            // Another rotation of the same authority on another server.
+            // Different rotations of the same authority on two servers.
             (&standing(Some((1, Sign)), "ba"), Some(&standing(Some((2, Sign)), "ca")), misfit()),
         ] {
             assert_eq!(ours.among(known), expected, "{ours:?} {known:?}");

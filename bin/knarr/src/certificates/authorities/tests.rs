@@ -1,4 +1,4 @@
-//! Rotations from end to end on a folder, also of processes that die on their way.
+//! End-to-end tests of rotations on a folder, including processes that die midway.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ fn cluster(name: &str) -> (Folder, Layout) {
     (folder, layout)
 }
 
-/// The serving certificate, as a server makes or keeps it at its start.
+/// Returns the serving certificate as a server creates or keeps it at its start.
 fn leaf(layout: &Layout) -> String {
     let subject = Subject {
         common_name: "x",
@@ -110,7 +110,7 @@ fn all_authorities_are_rotated_in_three_steps() {
     assert_eq!(pki().identity().unwrap(), identity, "it is the same cluster");
     assert!(inventory::read(&layout).unwrap().iter().all(|entry| entry.facts.is_ok()));
 
-    // And once more.
+    // Rotates once more.
     step(&layout, Action::Begin { names: vec![SERVICE_ACCOUNTS.to_owned()] }).unwrap();
     assert_eq!(bundle(&layout, "ca").len(), 1, "that one alone");
     step(&layout, Action::Sign { force: true }).unwrap();
@@ -145,7 +145,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// What docs/certificates.md says of several servers: the rotation is copied once, and each step is taken on each server.
+/// The procedure of docs/certificates.md for several servers: the rotation is copied once, and each step is
+/// taken on each server.
 #[test]
 fn servers_that_take_the_same_steps_have_the_same_authorities() {
     let (_a, a) = cluster("same-a");
@@ -190,7 +191,7 @@ fn a_start_waits_until_a_step_is_written() {
         opened
     });
     assert!(receive.recv_timeout(Duration::from_millis(200)).is_err(), "the step is being written");
-    // The next phase, of which only the state is on the disk.
+    // The next phase, of which only the state is on disk.
     let mut rotation = load(&layout.pki()).unwrap().unwrap();
     rotation.phase = Phase::Sign;
     let state = serde_json::to_vec(&rotation).unwrap();
@@ -205,7 +206,7 @@ fn a_start_waits_until_a_step_is_written() {
     step(&layout, Action::Status).unwrap();
 }
 
-/// A server of the same cluster on one etcd, with what an administrator copies to it.
+/// Creates a server of the same cluster on one etcd, with the files that an administrator copies to it.
 fn another(name: &str, of: &Layout) -> (Folder, Layout) {
     let (folder, layout) = cluster(name);
     fs::remove_dir_all(layout.pki()).unwrap();
@@ -234,7 +235,7 @@ async fn a_server_that_was_away_while_authorities_were_replaced_is_refused() {
     let actions = || [None, Some(Action::Sign { force: true }), Some(Action::Finish { force: true })];
     for (first, second) in actions().into_iter().zip(actions()) {
         first.into_iter().for_each(|action| step(&a, action).unwrap());
-        // The other one is a step behind, and starts in between.
+        // The other server is a step behind, and starts in between.
         start(&a).await.unwrap();
         start(&b).await.unwrap();
         second.into_iter().for_each(|action| step(&b, action).unwrap());
@@ -251,7 +252,7 @@ async fn a_server_that_was_away_while_authorities_were_replaced_is_refused() {
         Pki::open(a.pki()).unwrap().identity().unwrap(),
         "by its identity it would be of the cluster"
     );
-    // What was begun there is another rotation, of authorities that have gone.
+    // The rotation that was begun there is another one, of authorities that no longer exist.
     step(&away, all()).unwrap();
     assert!(start(&away).await.is_err());
     let (_d, fresh) = another("step-d", &a);
@@ -262,8 +263,8 @@ async fn a_server_that_was_away_while_authorities_were_replaced_is_refused() {
     }
 }
 
-/// Each file of `pki/` as it was before a step and as it is after it: whichever of them a process that died had written
-/// after the phase, a start finishes the step.
+/// Mixes the files of `pki/` from before and after a step: whichever of them a killed process had written
+/// after the phase, a start completes the step.
 #[test]
 fn a_process_that_dies_within_a_step_leaves_it_to_the_next_start() {
     let (_folder, layout) = cluster("killed");
@@ -280,7 +281,7 @@ fn a_process_that_dies_within_a_step_leaves_it_to_the_next_start() {
             .map(str::to_owned)
             .collect();
         assert!(!changed.is_empty());
-        // Of a last phase the folder of the rotation goes at the end.
+        // In a last phase, the folder of the rotation is removed at the end.
         let rotation = load(&after).unwrap();
         for written in 0..changed.len() {
             let pki = layout.root().join("killed");

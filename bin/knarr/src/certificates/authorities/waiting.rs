@@ -1,5 +1,5 @@
-//! What still relies on the phase that a rotation is in: time that kubelets and programs need to read what they trust,
-//! and certificates of the old authorities.
+//! What still depends on the phase that a rotation is in: the time that kubelets and programs need to read
+//! what they trust, and certificates of the old authorities.
 
 use std::time::Duration;
 
@@ -11,11 +11,12 @@ use super::served;
 use crate::certificates::inventory::{self, Entry, Origin};
 use crate::layout::Layout;
 
-/// For so long new authorities are trusted before they sign, from when they are published: agents look every few minutes,
-/// kubelets write what volumes hold within two minutes, and programs read their `ca.crt` anew in their own time.
+/// How long new authorities are trusted before they sign, from their publication: agents check every few
+/// minutes, kubelets update volumes within two minutes, and programs read their `ca.crt` again at their own
+/// pace.
 const HEARD: Duration = Duration::from_secs(3600);
 
-/// What the operator should wait for before the next step, in words.
+/// Returns what the operator should wait for before the next step, as text.
 pub fn on(layout: &Layout, rotation: &Rotation, now: Timestamp) -> Result<Vec<String>> {
     let mut on = Vec::new();
     if !rotation.phase.is_last() {
@@ -27,7 +28,8 @@ pub fn on(layout: &Layout, rotation: &Rotation, now: Timestamp) -> Result<Vec<St
     Ok(on)
 }
 
-/// `served` is when the authorities of the phase were published: not when the phase was entered on the disk.
+/// Returns the remaining wait as text. `served` is when the authorities of the phase were published, not when
+/// the phase was entered on disk.
 fn time(rotation: &Rotation, served: Option<Timestamp>, now: Timestamp) -> Option<String> {
     let Some(served) = served else {
         return Some("the server to be restarted and the authorities to be published".to_owned());
@@ -40,7 +42,8 @@ fn time(rotation: &Rotation, served: Option<Timestamp>, now: Timestamp) -> Optio
     (now < until).then(|| format!("{what}, until {}", until.strftime("%Y-%m-%dT%H:%M:%SZ")))
 }
 
-/// Certificates that are good, and that an authority signed which goes: not the first one of its bundle.
+/// Returns the valid certificates of an authority that is being removed, which is any but the first of its
+/// bundle.
 fn signed_before(entries: &[Entry], rotation: &Rotation, now: Timestamp) -> Vec<String> {
     let goes = |entry: &&Entry| {
         let bundle = entry.authority.split_once('#').map(|(name, _)| name);
@@ -70,7 +73,7 @@ mod tests {
         let since: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         for phase in [Phase::Distribute, Phase::Sign] {
             let rotation = rotation(phase, since);
-            // An hour later, and nobody has restarted the server.
+            // An hour later, no server has been restarted.
             let unserved = time(&rotation, None, since + HEARD).unwrap();
             assert!(unserved.starts_with("the server to be restarted"), "{unserved}");
             let served = since + Duration::from_secs(58 * 60);
