@@ -413,5 +413,5 @@ pub fn controllers(
 }
 
 fn signer<T>(what: &str, opened: Result<T>) -> Option<T> {
-    opened.map_err(|error| tracing::error!(%error, "nobody signs {what}")).ok()
+    opened.map_err(|error| tracing::error!(%error, "{what} are not signed")).ok()
 }

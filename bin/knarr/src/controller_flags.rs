@@ -164,7 +164,7 @@ impl ControllerArgs {
             ("--horizontal-pod-autoscaler-tolerance", self.horizontal_pod_autoscaler_tolerance),
         ] {
             if !rate.is_finite() || rate < 0.0 {
-                bail!("{flag}: {rate} is less than nothing: give it 0 or more");
+                bail!("{flag}: {rate} is negative: it must be 0 or more");
             }
         }
         if !(0.0..=1.0).contains(&self.unhealthy_zone_threshold) {
@@ -176,7 +176,7 @@ impl ControllerArgs {
             ("--cluster-signing-duration", self.cluster_signing_duration),
         ] {
             if period < Duration::from_secs(1) {
-                bail!("{flag}: give it a second or more");
+                bail!("{flag} must be at least one second");
             }
         }
         Ok(Settings {

@@ -485,7 +485,7 @@ async fn start_kubelet(
         let running = Arc::clone(&kubelet).run();
         async move {
             if let Err(error) = running.await {
-                tracing::error!(error, "the kubelet could not begin");
+                tracing::error!(error, "the kubelet could not start");
             }
         }
     }));

@@ -99,7 +99,7 @@ impl PictureArgs {
             // The request is invalid on the server and here.
             Err(error) if error.status().is_some_and(|status| status.code() == 400) => Err(error.into()),
             Err(error) if error.status().is_some() => {
-                eprintln!("warning: judged here, for the server does not answer: {error}");
+                eprintln!("warning: computed here, because the server does not answer: {error}");
                 Ok(None)
             }
             Err(error) => Err(error).context("cannot ask the server"),

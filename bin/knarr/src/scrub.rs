@@ -64,7 +64,7 @@ impl Scrub {
                         for fault in &found.first {
                             tracing::error!("the store's file is damaged at {fault}");
                         }
-                        events.event_about(node_reference(&node), EventType::Warning, REASON, words(&found));
+                        events.event_about(node_reference(&node), EventType::Warning, REASON, text(&found));
                     }
                     Err(error) => tracing::warn!("the store's file was not checked: {error}"),
                 }
@@ -118,12 +118,12 @@ impl Found {
 }
 
 /// Returns the message of the event.
-fn words(found: &Found) -> String {
+fn text(found: &Found) -> String {
     let named: Vec<String> = found.first.iter().take(NAMED).map(ToString::to_string).collect();
     let more = found.count - named.len() as u64;
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     format!(
-        "The store's file is damaged at {}{more}. Memory is sound: take a backup before the server stops, and look at the \
+        "The store's file is damaged at {}{more}. Memory is sound: take a backup before the server stops, and check the \
          disk",
         named.join("; ")
     )
@@ -215,7 +215,7 @@ mod tests {
         let said = |faults: Vec<ScrubFault>| {
             let mut found = Found::default();
             found.add(faults);
-            words(&found)
+            text(&found)
         };
         let fault = |n: usize| ScrubFault::of_key(format!("/k{n}").into(), "torn".to_owned());
         let two = said(vec![fault(0), ScrubFault::of_file(4096..8192, "torn".to_owned())]);

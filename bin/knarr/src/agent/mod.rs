@@ -199,7 +199,7 @@ async fn run_node(
     progress.ready(&[format!("node        {name}, in the cluster of {}", given.server)]);
 
     signals::wait_for_stop().await;
-    println!("\nStopping; containers go on and are taken up again at the next start");
+    println!("\nStopping; containers keep running, and the next start takes them over");
     stop.cancel();
     node.stopped().await;
     Ok(())

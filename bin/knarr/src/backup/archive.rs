@@ -219,7 +219,7 @@ impl<R: Read> Reader<R> {
         }
         match self.input.read(&mut [0]) {
             Ok(0) => Ok(()),
-            Ok(_) => Err(ArchiveError::Damaged("it goes on after its end")),
+            Ok(_) => Err(ArchiveError::Damaged("it continues after its end")),
             Err(error) => Err(ended(error)),
         }
     }

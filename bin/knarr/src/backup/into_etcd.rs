@@ -59,7 +59,7 @@ async fn begin(store: &dyn Store, prefix: &str) -> Result<u64> {
         .map(|key| Compare { key: Bytes::from_static(key), condition: Precondition::NotExists });
     let mark = Op::Put { key: Bytes::from_static(RESTORING), value: Bytes::new(), lease: None };
     let marked = store.txn(absent.to_vec(), vec![mark]).await;
-    Ok(marked.context("etcd is not empty any more")?.revision)
+    Ok(marked.context("etcd is no longer empty")?.revision)
 }
 
 /// Writes everything except the removal of the mark, and compacts the history before it.
@@ -199,7 +199,7 @@ mod tests {
         let revision = 1_000_000;
         let offset = revision - started;
         write(&store, entries(250).into_iter(), &manifest(), offset).await.unwrap();
-        assert!(store.get(RESTORING).await.unwrap().is_some(), "history is gone before servers come");
+        assert!(store.get(RESTORING).await.unwrap().is_some(), "history is compacted before servers start");
         let old = store.watch(knarr_storage::WatchRequest::prefix("").after(started)).await;
         assert!(matches!(old, Err(knarr_storage::Error::Compacted { .. })), "{old:?}");
         open(&*store).await.unwrap();

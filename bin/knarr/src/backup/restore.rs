@@ -141,7 +141,7 @@ impl Backup {
             files.push((path, content));
         }
         if files.len() as u64 != self.manifest.files {
-            bail!("the backup's files do not come before its keys, or it was changed while it was read");
+            bail!("the backup's files do not precede its keys, or it was changed while it was read");
         }
         Ok(files)
     }

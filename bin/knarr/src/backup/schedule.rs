@@ -76,7 +76,7 @@ impl ScheduleArgs {
         let schedule =
             Schedule::parse(text).map_err(|why| anyhow::anyhow!("--backup-schedule: {text:?}: {why}"))?;
         if schedule.next(Timestamp::UNIX_EPOCH, &TimeZone::UTC).is_none() {
-            bail!("--backup-schedule: {text:?}: no such time ever comes");
+            bail!("--backup-schedule: {text:?}: no time matches it");
         }
         let folder = self.backup_dir.clone().unwrap_or_else(|| source.layout.root().join("backups"));
         let retention = usize::try_from(self.backup_retention)?;
@@ -249,7 +249,7 @@ fn surplus(names: Vec<String>, prefix: &str, keep: usize, taken: &str, now: Time
 
 /// Fails if the backup would fill the disk that the store may be on.
 fn check_room(folder: &Path, bytes: u64) -> Result<()> {
-    let of = statvfs(folder).with_context(|| format!("cannot look at the disk of {}", folder.display()))?;
+    let of = statvfs(folder).with_context(|| format!("cannot check the disk of {}", folder.display()))?;
     #[allow(clippy::unnecessary_cast, reason = "the types differ between machines")]
     let free = (of.blocks_available() as u64).saturating_mul(of.fragment_size() as u64);
     if free < bytes.saturating_mul(2) {

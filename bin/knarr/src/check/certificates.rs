@@ -41,14 +41,14 @@ pub fn check(files: &Files, now: Timestamp) -> Vec<Finding> {
         for name in
             ["pki/ca.crt", "pki/ca.key", "pki/sa.key"].iter().filter(|name| !files.contains_key(**name))
         {
-            findings.push(Finding::error("file", *name, "it is missing: bring it back from a backup"));
+            findings.push(Finding::error("file", *name, "it is missing: restore it from a backup"));
         }
     }
     for (path, content) in files {
         if path == "pki/sa.key" {
             let key = std::str::from_utf8(content).ok().map(TokenKey::new);
             if key.is_none_or(|key| key.is_err()) {
-                let problem = "it is no key to sign tokens with: bring it back from a backup";
+                let problem = "it is no key to sign tokens with: restore it from a backup";
                 findings.push(Finding::error("file", path, problem));
             }
         } else if path.starts_with("pki/") && path.ends_with(".crt") && !path.starts_with(ISSUED) {
@@ -56,7 +56,7 @@ pub fn check(files: &Files, now: Timestamp) -> Vec<Finding> {
         } else if path.ends_with("/ca.key") && !files.contains_key(&path.replace(".key", ".crt")) {
             let certificate = path.replace(".key", ".crt");
             if certificate != "pki/ca.crt" {
-                findings.push(Finding::error("file", certificate, "it is missing, and its key is there"));
+                findings.push(Finding::error("file", certificate, "it is missing, but its key exists"));
             }
         }
     }

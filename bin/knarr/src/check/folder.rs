@@ -68,7 +68,7 @@ fn finding(fault: &Fault) -> Finding {
     let name = fault.key.as_ref().map_or("store.redb".into(), |key| String::from_utf8_lossy(key));
     let advice = match fault.kind {
         FaultKind::Unreadable => ": bring back a backup with `knarr restore`",
-        FaultKind::Key => ": it is set aside; delete it, or bring it back from a backup",
+        FaultKind::Key => ": it is set aside; delete it, or restore it from a backup",
         _ => "",
     };
     Finding::error("store", name, format!("{}{advice}", fault.reason)).repair(fault.repair())
@@ -148,7 +148,7 @@ fn walk(folder: &Path, name: &str, depth: usize, links: Links, look: &mut impl F
 /// Repairs what the findings mark as repairable, and marks it as repaired. Everything is copied to `kept`
 /// first; returns whether the copies are needed.
 pub fn repair(layout: &Layout, findings: &mut Vec<Finding>, kept: &Path) -> Result<bool> {
-    let in_words = || format!("cannot keep what is there in {}: nothing was repaired", kept.display());
+    let in_words = || format!("cannot copy the data to {}: nothing was repaired", kept.display());
     let mut kept = Kept::new(kept, &layout.pki()).with_context(in_words)?;
     if findings.iter().any(|finding| finding.area == "store" && finding.repair.is_some()) {
         match repair_store(layout, &kept)? {
@@ -217,7 +217,7 @@ fn close(root: &Path, name: &str) -> io::Result<()> {
     };
     let of = opened.metadata()?;
     if !of.is_file() && !of.is_dir() {
-        return Err(io::Error::other("it is neither a file nor a folder any more"));
+        return Err(io::Error::other("it is no longer a file or a folder"));
     }
     let mask = if name.ends_with(".crt") { 0o755 } else { 0o700 };
     opened.set_permissions(Permissions::from_mode(of.mode() & mask))

@@ -43,7 +43,7 @@ pub async fn check(kvs: &[(Bytes, Bytes)], encryption: Option<&[u8]>) -> Vec<Fin
 }
 
 fn damaged(why: &str) -> String {
-    format!("it was damaged and is set aside ({why}): delete it, or bring it back from a backup")
+    format!("it was damaged and is set aside ({why}): delete it, or restore it from a backup")
 }
 
 fn unreadable(why: &str) -> String {

@@ -24,7 +24,7 @@ pub const BROKEN_OFF: &str = "a step of a rotation was interrupted while it was 
 /// Checks the files of a server's folder.
 pub fn check(files: &Files) -> Vec<Finding> {
     let damaged =
-        |name: &str, what: &str| Finding::error("file", name, format!("{what}: bring it back from a backup"));
+        |name: &str, what: &str| Finding::error("file", name, format!("{what}: restore it from a backup"));
     let mut findings = Vec::new();
     match rotation(files) {
         None => {}
@@ -221,7 +221,7 @@ mod tests {
         insert(&mut files, LAST, "{}");
         assert_eq!(
             found(&files),
-            [(LAST.to_owned(), "it cannot be read: bring it back from a backup".to_owned())]
+            [(LAST.to_owned(), "it cannot be read: restore it from a backup".to_owned())]
         );
         // The last step removes one pair after the other.
         let mut files = server(Phase::Finish);

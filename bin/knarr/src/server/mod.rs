@@ -175,11 +175,11 @@ async fn run_async(args: ServerArgs) -> Result<()> {
         // a new one.
         ended = &mut running.serving => {
             ended.context("the API server ended unexpectedly")?.context("the API server could not serve")?;
-            bail!("the API server does not listen any more");
+            bail!("the API server no longer listens");
         }
         () = store.closed() => bail!(STORE_ENDED),
     }
-    println!("\nStopping; containers go on and are taken up again at the next start");
+    println!("\nStopping; containers keep running, and the next start takes them over");
     stop.cancel();
     running.stopped(&store, &*clock).await
 }

@@ -164,7 +164,7 @@ impl Running {
             () = clock.sleep(LEFT_BEHIND) => tracing::warn!("scheduler and controllers do not end"),
         }
         let identity = match self.identity {
-            Some(identity) => identity.await.context("the API server's lease is not kept any more"),
+            Some(identity) => identity.await.context("the API server's lease is no longer renewed"),
             None => Ok(()),
         };
         let admin = self.admin.await.context("the administrator's socket ended unexpectedly");

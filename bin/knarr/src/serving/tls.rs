@@ -103,7 +103,7 @@ impl Tls {
         let authority = map.data.as_ref().and_then(|data| data.get(KEY)).map(String::as_str);
         match configuration(&self.chain, &self.key, authority) {
             Ok(config) => *self.config.write().unwrap_or_else(PoisonError::into_inner) = config,
-            Err(error) => tracing::warn!(error = format!("{error:#}"), "the clients' authority is of no use"),
+            Err(error) => tracing::warn!(error = format!("{error:#}"), "the clients' authority is unusable"),
         }
     }
 }

@@ -27,7 +27,7 @@ pub fn load(pki: &Path) -> Result<Option<Rotation>> {
         return Ok(None);
     }
     let rotation = serde_json::from_str(&read(&path)?);
-    rotation.map(Some).with_context(|| format!("{} is damaged: bring it back from a backup", path.display()))
+    rotation.map(Some).with_context(|| format!("{} is damaged: restore it from a backup", path.display()))
 }
 
 /// Creates the new authorities and stores the old ones beside them. Nothing in use changes yet.
@@ -119,7 +119,7 @@ pub fn taken(folder: &Path) -> Result<Option<Taken>> {
         return Ok(None);
     }
     let taken = serde_json::from_str(&read(&path)?);
-    taken.map(Some).with_context(|| format!("{} is damaged: bring it back from a backup", path.display()))
+    taken.map(Some).with_context(|| format!("{} is damaged: restore it from a backup", path.display()))
 }
 
 fn keep_former(folder: &Path, key: &str) -> Result<()> {

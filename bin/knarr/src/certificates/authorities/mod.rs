@@ -32,7 +32,7 @@ use crate::pki::{self, Pki};
 #[command(
     after_help = "Examples:\n  knarr certificates rotate-ca begin\n  knarr certificates rotate-ca status\n  \
     knarr certificates rotate-ca sign\n  knarr certificates rotate-ca finish\n\n\
-    After each step the server has to be restarted; pods go on meanwhile. docs/certificates.md says what happens and \
+    After each step the server has to be restarted; pods keep running. docs/certificates.md says what happens and \
     what to wait for."
 )]
 pub struct RotateCaArgs {
@@ -103,7 +103,7 @@ pub fn run(layout: &Layout, args: &RotateCaArgs) -> Result<()> {
     }
     disk::enter(&folder, &next)?;
     println!("{}: {}", next.names.join(", "), next.phase.words());
-    println!("restart the server now; pods go on meanwhile");
+    println!("restart the server now; pods keep running");
     if let Some(then) = then(next.phase) {
         println!("then {then}");
     }
@@ -124,7 +124,7 @@ pub fn open(folder: &Path, clock: Arc<dyn Clock>) -> Result<Opened> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.with_context(|| format!("cannot create the folder {}", folder.display()))?;
     let lock = pki::wait_for_lock(folder)?;
-    resume(folder).context("the rotation of authorities does not go on")?;
+    resume(folder).context("the rotation of authorities cannot continue")?;
     let rotation = load(folder)?;
     Ok(Opened { pki: Pki::open_at(folder.to_owned(), clock)?, rotation, lock })
 }
@@ -151,7 +151,7 @@ fn status(layout: &Layout, current: Option<&Rotation>) -> Result<()> {
     let on = waiting::on(layout, rotation, SystemClock.now())?;
     on.iter().for_each(|on| println!("waits for {on}"));
     if let (true, Some(then)) = (on.is_empty(), then(rotation.phase)) {
-        println!("go on with {then}");
+        println!("continue with {then}");
     }
     Ok(())
 }

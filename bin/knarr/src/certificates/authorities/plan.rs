@@ -104,7 +104,7 @@ pub enum Refusal {
     Signing,
     #[error("the new authorities have signed: go on to the end, and rotate again")]
     TooLate,
-    #[error("not yet: {} (--force goes on nevertheless)", .0.join("; "))]
+    #[error("not yet: {} (--force does not wait)", .0.join("; "))]
     Waiting(Vec<String>),
 }
 
