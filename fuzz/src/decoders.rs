@@ -1,4 +1,4 @@
-//! Decoders that are called directly.
+//! Targets for decoders that are called directly.
 
 use std::str::from_utf8;
 
@@ -21,7 +21,7 @@ fn texts(list: &[&str]) -> Vec<Vec<u8>> {
     list.iter().map(|t| t.as_bytes().to_vec()).collect()
 }
 
-/// A target for what reads text.
+/// Builds a target for a decoder of text.
 fn of_text(name: &'static str, corpus: &[&str], run: impl Fn(&str) + 'static) -> Target {
     target(name, texts(corpus), move |input| {
         if let Ok(text) = from_utf8(input) {
@@ -84,7 +84,7 @@ fn patches(input: &[u8]) {
     }
 }
 
-/// The input is both what is applied and, as far as it is a list, who owns what of the live object.
+/// Applies the input. If it is a list, it also provides the managed fields of the live object.
 fn server_side_apply(input: &[u8]) {
     let Ok(applied) = serde_json::from_slice::<Value>(input) else { return };
     let kind = pod_kind();

@@ -1,4 +1,5 @@
-//! CEL: expressions parsed, checked, estimated, and evaluated within a budget, as policies and device selectors are.
+//! A target for CEL: expressions are parsed, checked, estimated, and evaluated within a budget, like those of
+//! policies and device selectors.
 
 use std::str::from_utf8;
 
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::Target;
 
-/// What an evaluation may cost here: a tenth of what it may cost in a server, which is optimized.
+/// The cost that an evaluation may have here: a tenth of that in a server, which is optimized.
 const BUDGET: u64 = 1_000_000;
 
 const CORPUS: &[&str] = &[

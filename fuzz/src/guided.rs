@@ -1,6 +1,7 @@
-//! One target under libFuzzer, which is led by the code that an input reaches: `KNARR_FUZZ=NAME knarr-fuzz-guided …`.
+//! One target under libFuzzer, which is guided by the code that an input reaches: `KNARR_FUZZ=NAME
+//! knarr-fuzz-guided …`.
 //!
-//! Built by `cargo xtask fuzz --coverage`, with the compiler's counters in our own crates and all others.
+//! Built by `cargo xtask fuzz --coverage`, with the compiler's counters in Knarr's crates and all others.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Image archives whose one layer is the input, imported and unpacked into a temporary folder.
+//! A target for image archives whose one layer is the input, imported and unpacked into a temporary folder.
 
 use std::path::PathBuf;
 
@@ -46,7 +46,7 @@ impl Drop for Store {
 
 const NAME: &str = "knarr.local/fuzz:1";
 
-/// As `docker save` writes it.
+/// Builds an archive in the form of `docker save`.
 fn archive(layer: &[u8]) -> std::io::Result<Vec<u8>> {
     let diff_id: String = Sha256::digest(layer).iter().map(|byte| format!("{byte:02x}")).collect();
     let config = json!({"architecture": "amd64", "os": "linux", "config": {},
@@ -81,7 +81,7 @@ fn append(
     tar.append_data(&mut header, name, content)
 }
 
-/// Layers with each kind of entry that unpacking knows.
+/// Returns layers with each kind of entry that unpacking knows.
 fn corpus() -> std::io::Result<Vec<Vec<u8>>> {
     use tar::EntryType as Kind;
     let mut plain = tar::Builder::new(Vec::new());

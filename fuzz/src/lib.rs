@@ -1,8 +1,9 @@
-//! What reads untrusted bytes, fed with broken ones: nothing may panic, hang, or take memory without bound.
+//! Fuzzing of everything that reads untrusted bytes: nothing may panic, hang, or use memory without bound.
 //!
-//! Each [`Target`] is a decoder with a few good inputs, which are mutated with a seeded generator: a run with the same
-//! seed is the same run. The tests do a bounded number of rounds; `cargo xtask fuzz NAME --seconds N` goes on for longer,
-//! and `cargo xtask fuzz --coverage` lets libFuzzer choose the inputs. What that found worth keeping is in `corpus/`.
+//! Each [`Target`] is a decoder with a few good inputs, which are mutated with a seeded generator: runs with
+//! the same seed are the same. The tests do a bounded number of rounds; `cargo xtask fuzz NAME --seconds N`
+//! runs longer, and `cargo xtask fuzz --coverage` lets libFuzzer choose the inputs. Inputs of libFuzzer that
+//! are worth keeping are in `corpus/`.
 
 mod decoders;
 mod expressions;
@@ -18,15 +19,15 @@ use std::time::Duration;
 use fastrand::Rng;
 use knarr_apimachinery::clock::Clock;
 
-/// The longest that one input may take, on a busy machine and without optimizations.
+/// The longest time that one input may take, on a busy machine and without optimizations.
 pub const LONGEST: Duration = Duration::from_secs(10);
-/// Bytes that one input may make us hold at a time, beside a multiple of its own size.
+/// Bytes that one input may make the program hold at a time, besides a multiple of its own size.
 pub const MOST_BYTES: usize = 64 << 20;
-/// How many times its own size an input may take.
+/// That multiple of its own size.
 pub const MOST_TIMES: usize = 2000;
 
-/// The stack that one input may take: what a worker of the server's runtime has. Frames without optimizations are several
-/// times as large.
+/// The stack that one input may use: that of a worker of the server's runtime. Frames without optimizations
+/// are several times as large.
 pub const STACK_BYTES: usize = if cfg!(debug_assertions) { 16 << 20 } else { 2 << 20 };
 
 /// Runs work on a stack of [`STACK_BYTES`].
@@ -43,12 +44,12 @@ pub type Run = Box<dyn Fn(&[u8])>;
 /// One decoder.
 pub struct Target {
     pub name: &'static str,
-    /// Inputs that are good, to begin with.
+    /// Good inputs to begin with.
     pub corpus: Vec<Vec<u8>>,
     pub run: Run,
 }
 
-/// All of them, in the order of their names.
+/// Returns all targets, in the order of their names.
 pub fn targets() -> Vec<Target> {
     let mut all = decoders::all();
     all.extend(expressions::all());
@@ -59,14 +60,14 @@ pub fn targets() -> Vec<Target> {
     all
 }
 
-/// What an input did that it may not do.
+/// A rule that an input has broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub why: String,
     pub input: Vec<u8>,
 }
 
-/// Runs one input.
+/// Runs one input, and checks the rules.
 pub fn check(target: &Target, input: &[u8], clock: &dyn Clock) -> Result<(), Failure> {
     let failure = |why: String| Err(Failure { why, input: input.to_vec() });
     let before = memory::reset_peak();
@@ -85,14 +86,14 @@ pub fn check(target: &Target, input: &[u8], clock: &dyn Clock) -> Result<(), Fai
     Ok(())
 }
 
-/// Runs the corpus, then mutations of it, until `go_on` says no.
+/// Runs the corpus, then mutations of it, until `go_on` returns false.
 pub fn fuzz(
     target: &Target,
     seed: u64,
     clock: &dyn Clock,
     mut go_on: impl FnMut(u64) -> bool,
 ) -> Result<u64, Failure> {
-    // What is only made once is not the fault of an input.
+    // Memory that is allocated only once does not count for an input.
     (target.run)(&[]);
     for input in &target.corpus {
         check(target, input, clock)?;

@@ -1,4 +1,4 @@
-//! `knarr-fuzz NAME SECONDS [SEED]`: fuzzes one decoder for a while, or without arguments lists them.
+//! `knarr-fuzz NAME SECONDS [SEED]`: fuzzes one decoder for a while; lists the decoders without arguments.
 //! `knarr-fuzz --write-corpus FOLDER NAME`: writes the inputs that a target begins with.
 
 use std::path::Path;
@@ -56,7 +56,7 @@ fn run() -> ExitCode {
     }
 }
 
-/// One file an input, named by its place.
+/// Writes one file per input, named by its index.
 fn write_corpus(all: &[Target], folder: &Path, name: &str) -> ExitCode {
     let inputs = all.iter().filter(|target| target.name == name).flat_map(|target| &target.corpus);
     for (at, input) in inputs.enumerate() {

@@ -1,4 +1,4 @@
-//! How much memory is held at most, counted by the allocator.
+//! The peak of allocated memory, counted by the allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-/// The system's allocator, with a count of bytes; a program that fuzzes makes it its global one.
+/// The system's allocator, with a count of bytes; a program that fuzzes makes it its global allocator.
 pub struct Counting;
 
-// SAFETY: every call goes to the system's allocator as it came; counting allocates nothing.
+// SAFETY: every call is passed to the system's allocator unchanged; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let held = HELD.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
@@ -25,14 +25,14 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Forgets the peak so far; answers what is held now.
+/// Resets the peak; returns the bytes that are allocated now.
 pub fn reset_peak() -> usize {
     let held = HELD.load(Ordering::Relaxed);
     PEAK.store(held, Ordering::Relaxed);
     held
 }
 
-/// The most that was held since.
+/// Returns the most bytes that were allocated since.
 pub fn peak() -> usize {
     PEAK.load(Ordering::Relaxed)
 }

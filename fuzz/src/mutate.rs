@@ -1,8 +1,8 @@
-//! Broken inputs out of good ones.
+//! Mutates good inputs into broken ones.
 
 use fastrand::Rng;
 
-/// Bytes that an input may grow to.
+/// The most bytes of an input.
 const MOST: usize = 64 << 10;
 /// Texts that decoders treat specially.
 const WORDS: &[&str] = &[
@@ -68,7 +68,7 @@ const WORDS: &[&str] = &[
     "items",
 ];
 
-/// A mutation of one of these inputs.
+/// Returns a mutation of one of these inputs.
 pub fn mutated(corpus: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
     let mut input = pick(corpus, rng);
     for _ in 0..rng.usize(1..=6) {
@@ -106,7 +106,7 @@ fn once(input: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
             input.splice(at..end, word.iter().copied());
         }
         5 => {
-            // The same part again and again: nesting and long lists.
+            // Repeats a part: nesting and long lists.
             let part = input[at..end].to_vec();
             let times = rng.usize(1..=400).min(MOST / part.len().max(1));
             input.splice(at..at, part.repeat(times));

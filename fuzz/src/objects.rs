@@ -1,8 +1,8 @@
-//! Objects of every built-in kind, made by the schema table from the bytes of the input.
+//! Objects of every built-in kind, generated with the schema table from the bytes of the input.
 //!
-//! The bytes decide the resource, which fields are set and with what; so a mutated byte gives another well-formed object
-//! rather than broken JSON. Each goes through defaulting, validation and the rules of updates as a strategy has them, and
-//! through a whole server as a dry run.
+//! The bytes choose the resource, its fields and their values, so a mutated byte gives another well-formed
+//! object rather than broken JSON. Each object is defaulted, validated and updated by its strategy, and sent
+//! to a whole server as a dry run.
 
 use http::Method;
 use knarr_api::object::Object;
@@ -14,12 +14,12 @@ use serde_json::{Map, Value, json};
 use crate::Target;
 use crate::requests::Server;
 
-/// Structs within structs; deeper ones stay empty.
+/// The depth of nested structs; deeper ones stay empty.
 const DEPTH: usize = 14;
-/// Fields, elements and entries of one object in all.
+/// The most fields, elements and entries of one object in all.
 const NODES: usize = 2000;
 
-/// Texts that mean something to some validation.
+/// Texts that some validation treats specially.
 const TEXTS: &[&str] = &[
     "a",
     "",
@@ -67,7 +67,7 @@ const NUMBERS: &[i64] =
 const QUANTITIES: &[&str] = &["0", "1", "100m", "1.5Gi", "-1", "1e20", "1n", "", "x", "9223372036854775807"];
 const DURATIONS: &[&str] = &["0s", "1h30m", "-5s", "9999999h", "", "x"];
 
-/// The bytes of an input, from first to last; zeros after that.
+/// The bytes of an input, in order, followed by zeros.
 struct Bytes<'a> {
     left: &'a [u8],
     nodes: usize,
@@ -80,7 +80,7 @@ impl Bytes<'_> {
         *first
     }
 
-    /// Below `of`; 0 if that is 0.
+    /// Returns a number below `of`; 0 if that is 0.
     fn below(&mut self, of: usize) -> usize {
         let wide = usize::from(self.next());
         let wide = if of > 256 { wide << 8 | usize::from(self.next()) } else { wide };
@@ -91,7 +91,7 @@ impl Bytes<'_> {
         among.get(self.below(among.len())).copied()
     }
 
-    /// Whether the object may still grow.
+    /// Returns whether the object may still grow.
     fn grow(&mut self) -> bool {
         self.nodes = self.nodes.saturating_sub(1);
         self.nodes > 0 && !self.left.is_empty()
@@ -99,7 +99,7 @@ impl Bytes<'_> {
 
     fn text(&mut self) -> String {
         match self.next() {
-            // A text of the input's own.
+            // A text from the input itself.
             255 => {
                 let len = self.below(64).min(self.left.len());
                 let (own, rest) = self.left.split_at(len);
@@ -174,7 +174,7 @@ impl Bytes<'_> {
     }
 }
 
-/// An object of this resource; `None` if its kind is in no table.
+/// Builds an object of this resource; `None` if its kind is in no table.
 fn object(bytes: &mut Bytes, resource: &Resource) -> Option<Value> {
     let schema = schema::for_kind(&resource.types.gvk())?;
     let mut object = bytes.object(schema, DEPTH);
@@ -191,7 +191,7 @@ fn object(bytes: &mut Bytes, resource: &Resource) -> Option<Value> {
     Some(object)
 }
 
-/// Creates the first, then updates it to the second, in the order of the generic handlers.
+/// Creates the first object, then updates it to the second, with the steps of the generic handlers.
 fn follow_rules(resource: &Resource, old: &Value, new: &Value, subresource: Option<&str>) {
     let strategy = resource.strategy;
     let held = |value: &Value| Object::new(value.to_string().into(), resource.selectable).ok();
@@ -219,7 +219,7 @@ fn run(server: &Server, input: &[u8]) {
     };
     let Some(first) = object(&mut bytes, resource) else { return };
     let Some(second) = object(&mut bytes, resource) else { return };
-    // Decoding takes the table's types: what it refuses reaches no strategy.
+    // Decoding uses the table's types: what it refuses reaches no strategy.
     let kind = resource.types.gvk();
     let fits = |value: &Value| {
         schema::validate::decode_request(value.to_string().as_bytes(), &kind, false).ok().map(|d| d.value)
@@ -231,7 +231,7 @@ fn run(server: &Server, input: &[u8]) {
     server.send(Method::POST, &uri, "application/json", first.to_string().as_bytes());
 }
 
-/// One input a resource: its number, and bytes that fill the object.
+/// Returns one input per resource: its number, and bytes that fill the object.
 fn corpus() -> Vec<Vec<u8>> {
     let count = resources::all().len();
     (0..count)

@@ -1,4 +1,5 @@
-//! Requests to an API server over a memory store: paths, queries, continue tokens, bodies in every format.
+//! Targets that send requests to an API server over a memory store: paths, queries, continue tokens, bodies
+//! in every format.
 
 use std::net::SocketAddr;
 use std::str::from_utf8;
@@ -15,14 +16,14 @@ use tokio::runtime::Runtime;
 
 use crate::Target;
 
-/// One server for all requests of a target, and the runtime that it lives on.
+/// The server for all requests of a target, and its runtime.
 pub struct Server {
     runtime: Runtime,
     user: Arc<dyn Transport>,
 }
 
 impl Server {
-    /// Panics where no server comes up: a target without one would find nothing, and pass.
+    /// Starts a server. Panics if none starts: a target without a server would find nothing, and pass.
     pub fn start() -> Self {
         let started = || -> Result<Self, Box<dyn std::error::Error>> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -30,7 +31,8 @@ impl Server {
                 let store: Arc<dyn Store> = Arc::new(Embedded::memory(Options::default()));
                 let mut config =
                     Config::new(store, Arc::new(SystemClock), knarr_api::resources::all().to_vec());
-                // Endpoints may not have loopback addresses; this one is for documentation, and nothing is sent there.
+                // Endpoints may not have loopback addresses; this one is for documentation, and nothing is
+                // sent there.
                 config.advertise = SocketAddr::from(([192, 0, 2, 1], 6443));
                 let server = ApiServer::new(config).await?;
                 Ok::<_, Box<dyn std::error::Error>>(
@@ -56,7 +58,7 @@ impl Server {
 }
 
 fn target(name: &'static str, corpus: &[&str], run: impl Fn(&Server, &[u8]) + 'static) -> Target {
-    // Started by the first input: a list of targets starts nothing.
+    // The first input starts the server, so that listing the targets starts none.
     let server = std::cell::OnceCell::new();
     Target {
         name,
@@ -71,11 +73,11 @@ fn target(name: &'static str, corpus: &[&str], run: impl Fn(&Server, &[u8]) + 's
 const PANICKED: &str = "This request caused apiserver to panic";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// What follows a question mark, with whatever no URI may have taken out.
+/// Sends the input as a query, without the characters that no URI may contain.
 fn query(server: &Server, input: &[u8]) {
     let Ok(text) = from_utf8(input) else { return };
     let clean: String = text.chars().filter(|c| c.is_ascii_graphic() && *c != '#').collect();
-    // A watch would go on for as long as it likes.
+    // A watch would run without end.
     if clean.to_ascii_lowercase().contains("watch") {
         return;
     }
@@ -93,7 +95,7 @@ fn path(server: &Server, input: &[u8]) {
     }
 }
 
-/// Bodies of creations and patches, of several resources.
+/// Sends the input as the body of creations and patches, of several resources.
 fn body(server: &Server, input: &[u8]) {
     for kind in ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"] {
         for resource in ["pods", "services", "configmaps", "resourcequotas"] {

@@ -1,4 +1,4 @@
-//! A bounded run over every target.
+//! A bounded run of every target.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,14 +10,15 @@ use knarr_fuzz::{Target, check, fuzz, on_a_stack, targets};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What is held is counted for the whole process: one test at a time.
+/// Memory is counted for the whole process, so one test runs at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Inputs a target, few enough for every day; requests go through a whole server, so there are fewer.
+/// Returns the number of inputs of a target, few enough for every test run; requests use a whole server, so
+/// there are fewer of them.
 fn rounds(target: &Target) -> u64 {
     if matches!(target.name, "body" | "layer" | "objects" | "path" | "query") { 150 } else { 1500 }
 }
@@ -36,7 +37,7 @@ fn nothing_panics_hangs_or_grows() {
     on_a_stack(run).unwrap();
 }
 
-/// Inputs that a run under libFuzzer has found to reach something of their own.
+/// Runs the inputs that libFuzzer found to reach new code.
 #[test]
 fn what_is_kept_still_passes() {
     let _alone = alone();

@@ -1,9 +1,9 @@
-//! What a server sets for its own process, read off the process itself.
+//! The limits that a server sets for its own process, read from the process.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The soft and the hard limit of a process's open files.
+/// Returns the soft and the hard limit of a process's open files.
 fn open_files(pid: u32) -> Option<(String, String)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
@@ -38,7 +38,7 @@ impl Server {
         Self { child, folder }
     }
 
-    /// Waits until what `read` finds is as expected.
+    /// Waits until the value that `read` returns is as expected.
     fn wait_for<T: std::fmt::Debug>(&self, read: impl Fn(u32) -> Option<T>, expected: impl Fn(&T) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         let mut last = None;

@@ -1,4 +1,5 @@
-//! What end-to-end tests and development commands run clusters in, and what they need of the machine.
+//! Sandboxes in which end-to-end tests and development commands run clusters, and what these need of the
+//! machine.
 
 pub mod requirements;
 pub mod sandbox;

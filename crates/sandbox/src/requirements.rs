@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Programs, with what brings them.
+/// Programs, with the package that provides each.
 const PROGRAMS: &[(&str, &str)] = &[
     ("kubectl", "https://kubernetes.io/docs/tasks/tools/, or `.ci/kubectl`"),
     ("unshare", "apt-get install util-linux"),
@@ -22,15 +22,15 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("iptables", "apt-get install iptables"),
 ];
 
-/// Where distributions and their users put the reference CNI plugins.
+/// Where distributions and users install the reference CNI plugins.
 const CNI_FOLDERS: &[&str] = &["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];
 
-/// The folder of the reference CNI plugins.
+/// Returns the folder of the reference CNI plugins.
 pub fn cni_bin_dir() -> Option<&'static str> {
     CNI_FOLDERS.iter().copied().find(|folder| Path::new(folder).join("host-local").is_file())
 }
 
-/// What is missing, one line each.
+/// Returns what is missing, one line each.
 pub fn missing() -> Vec<String> {
     let mut missing = Vec::new();
     if !nix::unistd::geteuid().is_root() {

@@ -1,7 +1,8 @@
-//! A machine of its own for a cluster under test: fresh network, mount and pid namespaces, its own cgroup sub-tree.
+//! A separate machine for a cluster under test: new network, mount and pid namespaces, its own cgroup
+//! sub-tree.
 //!
-//! Nothing that runs in it can touch the surrounding machine's network, and all of it ends with the sandbox: also
-//! when the test process is killed.
+//! Nothing that runs in it can reach the surrounding machine's network, and all of it ends with the sandbox,
+//! even when the test process is killed.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -16,8 +17,9 @@ use std::time::{Duration, Instant};
 pub const NODE_IP: &str = "10.99.0.2";
 pub const HOST_NAME: &str = "knarr-test";
 
-/// Holds the namespaces while its standard input is open, that is, as long as the test process lives; then removes
-/// everything. `$1` is the sandbox's folder, `$2` the name of its cgroups.
+/// The script of the keeper, which holds the namespaces while its standard input is open, that is, as long as
+/// the test process lives, and then removes everything. `$1` is the sandbox's folder, `$2` the name of its
+/// cgroups.
 const KEEPER: &str = r#"
 unshare --net --mount --pid --uts --fork --kill-child --mount-proc sleep infinity </dev/null >/dev/null 2>&1 &
 holder=$!
@@ -49,7 +51,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// `purpose` becomes part of the name of the sandbox's folder and cgroups.
+    /// Creates a sandbox; `purpose` becomes part of the name of its folder and cgroups.
     pub fn new(purpose: &str) -> Self {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("knarr-{purpose}-{}-{number}", std::process::id());
@@ -79,10 +81,11 @@ impl Sandbox {
     }
 
     fn set_up(&self) {
-        // The new network namespace needs a sysfs of its own; mounting it hides the cgroup mounts: bind them back.
+        // The new network namespace needs its own sysfs; mounting it hides the cgroup mounts: bind them back.
         self.sh("mkdir -p $0/cg && mount --rbind /sys/fs/cgroup $0/cg && mount -t sysfs sysfs /sys \
             && mount --rbind $0/cg /sys/fs/cgroup && umount -l $0/cg");
-        // Kernels before 6.3 cannot map the ids of a tmpfs: there, the runtime's files have to lie on the disk.
+        // Kernels before 6.3 cannot map the ids of a tmpfs: there, the runtime's files have to be on the
+        // disk.
         self.sh(match std::env::var_os("KNARR_TEST_RUN_ON_DISK") {
             Some(_) => "mkdir $0/run && mount --bind $0/run /run",
             None => "mount -t tmpfs tmpfs /run",
@@ -93,17 +96,17 @@ impl Sandbox {
         self.sh(&format!("ip address add {NODE_IP}/24 dev uplink && ip route add default via 10.99.0.1"));
     }
 
-    /// A process that has the sandbox's namespaces.
+    /// Returns a process that has the sandbox's namespaces.
     pub fn pid(&self) -> u32 {
         self.init
     }
 
-    /// A command inside the sandbox, not yet started.
+    /// Builds a command inside the sandbox; it is not started yet.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.init.to_string(), "--net", "--mount", "--pid", "--uts", "--"]);
         command.arg(program);
-        // The surrounding machine's proxy is not to be reached from in here.
+        // The surrounding machine's proxy must not be used inside.
         for name in ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
             command.env_remove(name);
         }
@@ -115,7 +118,7 @@ impl Sandbox {
         succeeded(line, &self.try_sh(line))
     }
 
-    /// Runs a shell line whatever its end.
+    /// Runs a shell line, whether it succeeds or fails.
     pub fn try_sh(&self, line: &str) -> Output {
         self.command("sh").args(["-c", line]).arg(&self.folder).output().expect("nsenter(1) of util-linux")
     }
@@ -127,7 +130,7 @@ impl Sandbox {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        // The keeper sees its input end, and removes what there is.
+        // The keeper reads the end of its input, and removes everything.
         drop(self.keeper.stdin.take());
         let _ = self.keeper.wait();
     }
@@ -137,12 +140,12 @@ impl Drop for Sandbox {
 pub struct Process(Option<Child>);
 
 impl Process {
-    /// What `Sandbox::command` has started.
+    /// Wraps a started `Sandbox::command`.
     pub fn new(nsenter: Child) -> Self {
         Self(Some(nsenter))
     }
 
-    /// kill -9.
+    /// Kills it with `kill -9`.
     pub fn kill(&mut self) {
         let Some(mut nsenter) = self.0.take() else { return };
         if let Some(inner) = only_child(nsenter.id()) {
@@ -158,7 +161,7 @@ impl Drop for Process {
     }
 }
 
-/// A command's standard output; fails the test if the command failed.
+/// Returns a command's standard output; fails the test if the command failed.
 pub fn succeeded(what: &str, output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
@@ -170,13 +173,13 @@ pub fn succeeded(what: &str, output: &Output) -> String {
     text
 }
 
-/// The first child of a process.
+/// Returns the first child of a process.
 pub fn only_child(pid: u32) -> Option<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
     children.split_whitespace().next()?.parse().ok()
 }
 
-/// Asks again until there is an answer; fails after `limit`.
+/// Polls until there is an answer; fails after `limit`.
 pub fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + limit;
     loop {
@@ -188,7 +191,7 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<
     }
 }
 
-/// Standard streams of a process under test, kept in a file.
+/// Redirects the standard streams of a process under test to a file.
 pub fn log_to(command: &mut Command, path: &Path) {
     let file = fs::File::options().create(true).append(true).open(path).expect("log file");
     command.stdout(file.try_clone().expect("log file")).stderr(Stdio::from(file)).stdin(Stdio::null());

@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Authentication and authorization.
 
 use crate::cluster::shared;
 

@@ -1,4 +1,4 @@
-//! Authorities are replaced while the pods of two machines go on, and the agent as well.
+//! Rotation of the authorities while the pods of two machines and the agent keep running.
 
 use std::process::Output;
 
@@ -11,7 +11,7 @@ use crate::sandbox::{succeeded, wait_for};
 use crate::two_nodes::{WORKER, Worker, node_kubeconfig};
 
 const PODS: [&str; 2] = ["near", "far"];
-/// What `rotate-ca status` says before a restart.
+/// The text that `rotate-ca status` prints before a restart.
 const UNSERVED: &str = "waits for the server to be restarted";
 
 fn rotate_ca(cluster: &Cluster, words: &[&str]) -> Output {
@@ -19,7 +19,7 @@ fn rotate_ca(cluster: &Cluster, words: &[&str]) -> Output {
     cluster.knarr(&words).output().expect("nsenter(1) of util-linux")
 }
 
-/// The authorities in a text.
+/// Counts the authorities in a PEM text.
 fn count(pem: &str) -> usize {
     pem.matches("BEGIN CERTIFICATE").count()
 }
@@ -32,7 +32,7 @@ fn containers(kubectl: &Kubectl) -> Vec<String> {
     PODS.iter().map(of).collect()
 }
 
-/// The agent looks at its folder when something in it changes; by itself every ten minutes.
+/// Wakes the agent, which checks its folder when a file in it changes, and otherwise every ten minutes.
 fn wake(worker: &Worker) {
     let mut command = worker.sandbox.command(knarr());
     command.args(["certificates", "rotate", "kubelet", "--data-dir"]).arg(worker.sandbox.path("data"));
@@ -43,7 +43,8 @@ fn trusted(worker: &Worker) -> String {
     std::fs::read_to_string(worker.sandbox.path("data/pki/cluster-ca.pem")).unwrap_or_default()
 }
 
-/// Everything that goes over a certificate: kubectl, exec by way of both kubelets, tokens of pods, the agent's Node.
+/// Checks everything that depends on a certificate: kubectl, exec through both kubelets, tokens of pods, the
+/// agent's Node.
 fn works(cluster: &Cluster, authorities: usize) {
     let kubectl = cluster.admin();
     let condition = |node: &str| format!("wait --for=condition=Ready node/{node} --timeout=60s");
@@ -87,7 +88,7 @@ fn h6_authorities_are_replaced_while_pods_go_on() {
         assert!(cluster.interrupt_server());
         cluster.start_server();
         wait_for("the authorities to be published", PATIENCE, || {
-            // The server that starts may hold the lock.
+            // The starting server may hold the lock.
             let status = rotate_ca(&cluster, &["status"]);
             let text = String::from_utf8_lossy(&status.stdout);
             (status.status.success() && !text.contains(UNSERVED)).then_some(())
@@ -100,7 +101,7 @@ fn h6_authorities_are_replaced_while_pods_go_on() {
         works(&cluster, authorities);
         assert_eq!(containers(&cluster.admin()), before, "{step:?}");
     }
-    // The agent has certificates of the new authority, and what it shows the API server takes.
+    // The agent has certificates of the new authority, and the API server accepts its serving certificate.
     let certificate = std::fs::read_to_string(worker.sandbox.path("data/pki/kubelet-client.crt"));
     assert_eq!(count(&certificate.expect("a client certificate")), 1);
     let review = json!({
@@ -108,7 +109,7 @@ fn h6_authorities_are_replaced_while_pods_go_on() {
     });
     let reviewed = cluster.admin().with("create -o json -f -", &review.to_string());
     assert!(reviewed.contains("\"authenticated\": true"), "tokens of before are good: {reviewed}");
-    // It starts again with the kubeconfig of before.
+    // It starts again with the original kubeconfig.
     worker.stop();
     worker.start(&cluster.sandbox.path("worker.kubeconfig"));
     works(&cluster, 1);

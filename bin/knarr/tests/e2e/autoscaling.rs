@@ -1,4 +1,4 @@
-//! Metrics of nodes and pods, and autoscaling by them.
+//! Metrics of nodes and pods, and autoscaling based on them.
 
 use serde_json::json;
 
@@ -25,7 +25,7 @@ fn c9_top_shows_what_nodes_and_pods_use() {
 #[test]
 fn c9_pods_come_with_load_and_go_without() {
     let kubectl = shared().namespace("c9");
-    // Burns while the file is there; the first pod alone has it.
+    // The script uses the CPU while the file exists; only the first pod has it.
     let script = "while true; do if [ -f /load/on ]; then i=0; while [ $i -lt 2000 ]; do i=$((i+1)); done; \
                   else sleep 0.2; fi; done";
     let mut main = container(script);

@@ -1,4 +1,4 @@
-//! Backups and what becomes of them: taken of a running server, restored elsewhere, refused when damaged.
+//! Backups: taken of a running server, restored elsewhere, refused when damaged.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -10,7 +10,7 @@ use crate::sandbox::{Process, succeeded};
 
 const SERVER: [&str; 1] = ["--disable-node"];
 
-/// A command that has to fail; returns what it says.
+/// Runs a command that has to fail; returns its error output.
 pub fn refused(command: &mut Command) -> String {
     let output = command.output().expect("nsenter(1) of util-linux");
     assert!(!output.status.success(), "{output:?}");
@@ -38,7 +38,7 @@ fn names(folder: &Path) -> Vec<String> {
     entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// What is compared: everything that users have made, without its resourceVersion.
+/// Returns what is compared: all objects that users have created, without their resourceVersions.
 pub fn objects(cluster: &Cluster) -> String {
     let columns =
         "-o custom-columns=KIND:.kind,NAMESPACE:.metadata.namespace,NAME:.metadata.name,UID:.metadata.uid";
@@ -48,7 +48,7 @@ pub fn objects(cluster: &Cluster) -> String {
     ))
 }
 
-/// Whose token it is for the server.
+/// Returns the user that the server authenticates with this token.
 pub fn holder(cluster: &Cluster, token: &str) -> String {
     let spec = json!({"token": token});
     let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec});
@@ -83,7 +83,7 @@ fn h5_a_backup_of_a_running_server_comes_back_in_another_folder() {
     let (before, seen) = (objects(&cluster), version(&cluster));
     let token = cluster.admin().run("create token default");
 
-    // What comes after the backup is not in it, and takes revisions that no restored object may have.
+    // Changes after the backup are not in it, and use revisions that no restored object may have.
     cluster.admin().run("delete deployment web");
     cluster.admin().run("label secret keep later=yes");
     let lost = version(&cluster);
@@ -92,7 +92,7 @@ fn h5_a_backup_of_a_running_server_comes_back_in_another_folder() {
     assert!(cluster.interrupt_server());
     assert!(!cluster.data_dir().join("admin.sock").exists());
 
-    // A stopped server's folder is read from the disk.
+    // The folder of a stopped server is read from disk.
     let stopped = cluster.sandbox.path("stopped.knarr");
     succeeded("knarr backup", &backup(&cluster, &stopped, &[]));
 
@@ -105,7 +105,7 @@ fn h5_a_backup_of_a_running_server_comes_back_in_another_folder() {
         assert_eq!(cluster.admin().path("secret keep -n default", "{.metadata.labels}"), "");
         assert!(version(&cluster) > lost + 1_000_000, "{} after {lost}", version(&cluster));
         assert_eq!(holder(&cluster, token.trim()), "system:serviceaccount:default:default");
-        // Whoever watched before the loss has to list anew.
+        // A watch from before the loss has to list again.
         let old = format!("get --raw /api/v1/secrets?watch=1&resourceVersion={lost}&timeoutSeconds=5");
         let gone = cluster.admin().attempt(&old);
         let gone = [gone.stdout, gone.stderr].concat();
@@ -122,7 +122,7 @@ fn h5_a_damaged_backup_is_refused_and_a_killed_one_leaves_no_file() {
     std::fs::create_dir(&folder).expect("a folder");
     let file = folder.join("cluster.knarr");
 
-    // Killed while it waits for the server, which is stopped by a signal.
+    // The command is killed while it waits for the server, which a signal has paused.
     cluster.pause_server();
     let child = cluster.knarr(&["backup"]).arg("-o").arg(&file).spawn().expect("nsenter(1)");
     let nsenter = child.id();
@@ -138,11 +138,11 @@ fn h5_a_damaged_backup_is_refused_and_a_killed_one_leaves_no_file() {
     cluster.resume_server();
     assert_eq!(names(&folder), Vec::<String>::new());
 
-    // The server goes on, and answers the next one.
+    // The server continues, and answers the next command.
     succeeded("knarr backup", &backup(&cluster, &file, &[]));
     assert_eq!(names(&folder), ["cluster.knarr"]);
 
-    // A full disk: a clear error and no file.
+    // A full disk causes a clear error and leaves no file.
     cluster.sandbox.sh("mkdir $0/small && mount -t tmpfs -o size=64k tmpfs $0/small");
     let full = cluster.sandbox.path("small/cluster.knarr");
     let output = backup(&cluster, &full, &[]);

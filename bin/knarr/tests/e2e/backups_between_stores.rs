@@ -1,4 +1,4 @@
-//! A cluster moves from the embedded store to etcd and back, by backups.
+//! Moves a cluster from the embedded store to etcd and back, with backups.
 
 use crate::backups::{backup, holder, objects, refused, restore, version};
 use crate::cluster::Cluster;
@@ -8,7 +8,7 @@ use crate::sandbox::succeeded;
 const EMBEDDED: [&str; 1] = ["--disable-node"];
 const ON_ETCD: [&str; 3] = ["--disable-node", "--etcd-servers", ETCD];
 
-/// The restored cluster is the one that was backed up, with its keys, at later revisions.
+/// Checks that the restored cluster is the one that was backed up, with its keys, at later revisions.
 fn is_whole(cluster: &Cluster, before: &str, seen: u64, token: &str) {
     assert_eq!(objects(cluster), before);
     assert_eq!(cluster.admin().path("secret keep -n default", "{.data.a}"), "MQ==");
@@ -43,7 +43,7 @@ fn h5_a_cluster_moves_to_etcd_and_back() {
     cluster.admin().run("create secret generic later --from-literal=b=2");
     let (before, seen) = (objects(&cluster), version(&cluster));
 
-    // Neither an etcd with a cluster in it nor its data folder is written over.
+    // A restore overwrites neither an etcd that holds a cluster nor its data folder.
     let elsewhere = cluster.sandbox.path("elsewhere");
     let elsewhere = ["--etcd-servers", ETCD, "--data-dir", elsewhere.to_str().expect("a path")];
     let mut second = cluster.sandbox.command(crate::cluster::knarr());
@@ -52,7 +52,7 @@ fn h5_a_cluster_moves_to_etcd_and_back() {
     assert!(said.contains("keys below /knarr"), "{said}");
     assert_eq!(objects(&cluster), before);
 
-    // Of a running server over its socket, of a stopped one from etcd itself.
+    // A running server is backed up over its socket, a stopped one from etcd itself.
     let (running, stopped) = (cluster.sandbox.path("running.knarr"), cluster.sandbox.path("stopped.knarr"));
     succeeded("knarr backup", &backup(&cluster, &running, &[]));
     assert!(cluster.interrupt_server());

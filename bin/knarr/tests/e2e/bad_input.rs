@@ -1,4 +1,4 @@
-//! Requests that are wrong: upstream's status codes and words, and nothing half done.
+//! Invalid requests get upstream's status codes and messages, and change nothing.
 
 use serde_json::{Value, json};
 
@@ -287,7 +287,7 @@ fn a3_credentials() {
     }
 }
 
-/// Client certificates that have to be refused.
+/// Client certificates that have to be rejected.
 mod certificates {
     use std::path::Path;
     use std::time::{Duration, SystemTime};
@@ -307,7 +307,7 @@ mod certificates {
         params
     }
 
-    /// Signed by a CA of the same name, but not the cluster's.
+    /// Signs with another CA that has the same name as the cluster's.
     pub fn foreign(_: &Path) -> (String, String) {
         let ca_key = KeyPair::generate().expect("key");
         let mut ca = CertificateParams::new(Vec::new()).expect("parameters");
@@ -319,7 +319,7 @@ mod certificates {
         (certificate.pem(), key.serialize_pem())
     }
 
-    /// Signed by the cluster's CA, valid until an hour ago.
+    /// Signs with the cluster's CA a certificate that expired an hour ago.
     pub fn expired(pki: &Path) -> (String, String) {
         let read = |name: &str| std::fs::read_to_string(pki.join(name)).expect("the CA");
         let ca_key = KeyPair::from_pem(&read("ca.key")).expect("key");

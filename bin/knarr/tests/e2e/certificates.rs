@@ -1,4 +1,4 @@
-//! Certificates: what there is, and when it expires.
+//! Certificates: their list, their expiry and their renewal.
 
 use std::process::Output;
 use std::time::{Duration, SystemTime};
@@ -14,7 +14,7 @@ fn certificates(cluster: &Cluster, words: &[&str]) -> Output {
     cluster.knarr(&[&["certificates"], words].concat()).output().expect("nsenter(1) of util-linux")
 }
 
-/// `knarr certificates -o json` by name.
+/// Returns the entries of `knarr certificates -o json` by name.
 fn listed(cluster: &Cluster) -> Vec<(String, Value)> {
     let text = succeeded("knarr certificates", &certificates(cluster, &["-o", "json"]));
     let list: Value = serde_json::from_str(&text).expect("JSON");
@@ -51,7 +51,7 @@ fn h6_certificates_are_listed() {
     assert!((360..=365).contains(&admin["daysLeft"].as_i64().unwrap_or_default()), "{admin}");
     assert!(of(cluster, "ca")["daysLeft"].as_i64().unwrap_or_default() > 3600);
 
-    // A damaged file is shown, and is an error.
+    // A damaged file is listed with an error.
     let damaged = cluster.data_dir().join("pki/damaged.crt");
     std::fs::write(&damaged, "nonsense").expect("a file");
     let output = certificates(cluster, &[]);
@@ -62,7 +62,7 @@ fn h6_certificates_are_listed() {
     assert!(said.starts_with("error: damaged cannot be read: ") && said.contains("no certificate"), "{said}");
 }
 
-/// What is shown on this port of the node, PEM.
+/// Returns the serving certificate of this port of the node, PEM.
 fn shown_on(cluster: &Cluster, port: u16) -> String {
     let script = format!("import ssl; print(ssl.get_server_certificate(('127.0.0.1', {port})))");
     let output = cluster.sandbox.command("python3").args(["-c", &script]).output();
@@ -74,7 +74,7 @@ fn file(cluster: &Cluster, name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())).trim().to_owned()
 }
 
-/// An authority's certificate that ends in so many days, PEM.
+/// Creates an authority's certificate that expires in `days` days, PEM.
 fn authority_for(days: u64) -> String {
     let mut params = rcgen::CertificateParams::new(Vec::new()).expect("no names");
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -113,7 +113,7 @@ fn h6_certificates_are_renewed_at_once_and_expiring_ones_are_warned_of() {
     }
     let admin_now = std::fs::read_to_string(cluster.kubeconfig()).expect("the kubeconfig");
     assert_ne!(std::fs::read_to_string(&old_admin).expect("the old one"), admin_now);
-    // Old and new credentials, the kubelet behind the API server, the watch and the pod: all go on.
+    // Old and new credentials, the kubelet behind the API server, the watch and the pod all keep working.
     kubectl.run("create configmap second");
     watch.until(|out| out.contains("configmap/second"));
     kubectl.run("exec stays -- true");
@@ -124,7 +124,7 @@ fn h6_certificates_are_renewed_at_once_and_expiring_ones_are_warned_of() {
         out.contains("CertificateRenewed") && out.contains("certificate kubelet-serving/kubelet was renewed")
     });
 
-    // Those that nobody renews: one of a flag, and a user's.
+    // Certificates that are not renewed: one that a flag names, and one of a user.
     kubectl.eventually(events, |out| {
         out.contains("CertificateExpiring") && out.contains("of corporate expires")
     });

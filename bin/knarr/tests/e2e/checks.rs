@@ -1,4 +1,4 @@
-//! `knarr check` of a server that runs, one that was killed, and one whose file is damaged.
+//! `knarr check` of a running server, of one that was killed, and of one whose file is damaged.
 
 use std::fs;
 use std::process::Output;
@@ -28,7 +28,7 @@ fn h5_damage_is_found_and_repaired() {
         let running = check(&cluster, &["--repair"]);
         let said = String::from_utf8_lossy(&running.stderr).into_owned();
         assert!(!running.status.success() && said.contains("a server runs on"), "{said}");
-        // The namespace is to be there afterwards.
+        // The namespace has to exist afterwards.
         std::mem::forget(kubectl);
     }
     cluster.kill_server();

@@ -1,4 +1,4 @@
-//! Which of several nodes a pod gets: a scheduler alone, with nodes that are merely written.
+//! Which of several nodes a pod is scheduled to: a scheduler alone, with Node objects that no kubelet serves.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -9,7 +9,7 @@ use crate::cluster::Cluster;
 use crate::kubectl::Kubectl;
 use crate::objects::sleeper;
 
-/// No node runs and no controller: a node stays as it was written, a pod as it was bound.
+/// No kubelet and no controller run: nodes and bound pods stay as they were written.
 const ALONE: [&str; 4] = [
     "--disable-node",
     "--disable-controller-manager",
@@ -17,7 +17,7 @@ const ALONE: [&str; 4] = [
     "ServiceAccount,TaintNodesByCondition",
 ];
 
-/// The cluster of the tests here; each has nodes of its own, labelled `for: TEST`.
+/// The cluster of these tests; each test has its own nodes, labelled `for: TEST`.
 fn cluster() -> &'static Cluster {
     static ALL: OnceLock<Cluster> = OnceLock::new();
     ALL.get_or_init(|| start(&[]))
@@ -35,7 +35,7 @@ fn namespace<'a>(cluster: &'a Cluster, name: &str) -> Kubectl<'a> {
     admin.in_namespace(name)
 }
 
-/// A node with 4 processors, 8Gi and room for 110 pods, labelled `for: TEST`.
+/// Builds a node with 4 CPUs, 8Gi and room for 110 pods, labelled `for: TEST`.
 fn node(test: &str, name: &str) -> Value {
     let room = json!({"cpu": "4", "memory": "8Gi", "pods": "110"});
     json!({"apiVersion": "v1", "kind": "Node",
@@ -43,7 +43,7 @@ fn node(test: &str, name: &str) -> Value {
         "status": {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]}})
 }
 
-/// A pod that goes to the test's nodes only.
+/// Builds a pod that only fits the test's nodes.
 fn pod(test: &str, name: &str) -> Value {
     let mut pod = sleeper(name);
     pod["spec"]["nodeSelector"] = json!({"for": test});
@@ -59,7 +59,7 @@ fn list(items: &[Value]) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "items": items})
 }
 
-/// The node that a pod was bound to, once it is.
+/// Waits until a pod is bound; returns its node.
 fn bound(kubectl: &Kubectl, pod: &str) -> String {
     let path = "-o=jsonpath={.spec.nodeName}";
     kubectl.eventually(["get", "pod", pod, path], |node| !node.is_empty())
@@ -249,7 +249,8 @@ fn d8_the_largest_init_container_counts_and_sidecars_are_added() {
         container["restartPolicy"] = json!("Always");
         container
     };
-    // What the pod needs on a node of 4 processors, its main container having 1, and so what else has room there.
+    // What the pod needs on a node of 4 CPUs, of which its main container requests 1, and so what else fits
+    // there.
     let mut heavy = asking(pod("d8-overhead", "overhead"), "1");
     heavy["spec"]["runtimeClassName"] = json!("d8-heavy");
     let with = |name: &str, containers: &[Value]| {
@@ -302,7 +303,8 @@ fn d10_of_many_nodes_some_are_looked_at_unless_all_are_asked_for() {
         let mut nodes: Vec<Value> = (0..NODES).map(|n| node("d10", &format!("n-{n:03}"))).collect();
         nodes[NODES / 2]["metadata"]["labels"]["disk"] = json!("ssd");
         kubectl.with("create -f -", &list(&nodes).to_string());
-        // By default 46 % of 400 nodes are looked at, each time the next ones: three pods do not all see the same one.
+        // By default 46 % of 400 nodes are scored, starting at the next node each time: three pods do not all
+        // see the same ones.
         let names = ["first", "second", "third"];
         let chosen: Vec<String> = names
             .iter()

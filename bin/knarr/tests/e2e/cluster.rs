@@ -15,25 +15,27 @@ use crate::kubectl::{Kubectl, Words};
 use crate::requirements;
 use crate::sandbox::{Sandbox, log_to, only_child, succeeded, wait_for};
 
-/// Nodes run pods on machines with full disks, too: how full the one is that the tests run on is not their matter.
+/// Nodes have to run pods on machines with full disks too: the tests do not depend on the free space of their
+/// machine.
 pub const EVICTION_HARD: [&str; 2] = ["--eviction-hard", "memory.available<100Mi"];
 
 pub struct Cluster {
     pub sandbox: Sandbox,
     server: Option<Child>,
-    /// Given to the server each time it is started.
+    /// Arguments of each start of the server.
     arguments: Vec<String>,
     pub containerd: Option<Containerd>,
 }
 
-/// The program: as it was built with the tests, or `KNARR_BIN`.
+/// The program: the one that was built with the tests, or `KNARR_BIN`.
 pub fn knarr() -> PathBuf {
     let path =
         std::env::var_os("KNARR_BIN").map_or_else(|| env!("CARGO_BIN_EXE_knarr").into(), PathBuf::from);
     path.canonicalize().unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// The cluster of all tests that change nothing of the node or the server; each works in a namespace of its own.
+/// Returns the cluster that is shared by all tests that do not change the node or the server; each has its
+/// own namespace.
 pub fn shared() -> &'static Cluster {
     static SHARED: OnceLock<Cluster> = OnceLock::new();
     SHARED.get_or_init(|| match std::env::var("KNARR_E2E_RUNTIME").as_deref() {
@@ -43,14 +45,14 @@ pub fn shared() -> &'static Cluster {
 }
 
 impl Cluster {
-    /// A new cluster with a Ready node.
+    /// Starts a new cluster with a Ready node.
     pub fn start() -> Self {
         let mut cluster = Self::new();
         cluster.start_server();
         cluster
     }
 
-    /// A new cluster whose pods containerd runs.
+    /// Starts a new cluster whose pods run on containerd.
     pub fn on_containerd() -> Self {
         let mut cluster = Self::new();
         cluster.containerd = Some(Containerd::start(&cluster));
@@ -59,7 +61,7 @@ impl Cluster {
         cluster
     }
 
-    /// A cluster that is still to be started.
+    /// Creates a cluster that is not started yet.
     pub fn new() -> Self {
         let missing = requirements::missing();
         assert!(missing.is_empty(), "the end-to-end tests need:\n  {}", missing.join("\n  "));
@@ -71,7 +73,7 @@ impl Cluster {
         self.start_server_with(&[]);
     }
 
-    /// The same with more arguments.
+    /// Starts the server with additional arguments.
     pub fn start_server_with(&mut self, arguments: &[&str]) {
         let log = self.sandbox.path("server.log");
         let _ = std::fs::remove_file(&log);
@@ -95,14 +97,14 @@ impl Cluster {
         self.server = Some(child);
     }
 
-    /// `knarr COMMAND… --data-dir DIR`, inside the sandbox.
+    /// Builds the command `knarr COMMAND… --data-dir DIR` inside the sandbox.
     pub fn knarr(&self, words: &[&str]) -> Command {
         let mut command = self.sandbox.command(knarr());
         command.args(words).arg("--data-dir").arg(self.data_dir());
         command
     }
 
-    /// `knarr image …` that has to succeed.
+    /// Runs `knarr image …`, which has to succeed.
     pub fn image(&self, words: impl Words) -> String {
         let words = words.words();
         let output = self.try_image(&words);
@@ -126,22 +128,22 @@ impl Cluster {
         std::fs::read_to_string(self.sandbox.path("server.log")).unwrap_or_default()
     }
 
-    /// The server's process id, as the surrounding machine sees it.
+    /// Returns the server's process id in the surrounding machine.
     pub fn server_pid(&self) -> u32 {
         only_child(self.server.as_ref().expect("a running server").id()).expect("the server below nsenter")
     }
 
-    /// `kill -9` of the server alone: shims and containers go on.
+    /// Kills the server alone with `kill -9`: shims and containers keep running.
     pub fn kill_server(&mut self) {
         self.signal_server(Signal::SIGKILL);
     }
 
-    /// Ctrl-C; returns whether the server ended well.
+    /// Interrupts the server as Ctrl-C does; returns whether it exited with success.
     pub fn interrupt_server(&mut self) -> bool {
         self.signal_server(Signal::SIGINT)
     }
 
-    /// Stops the server where it is, until [`Self::resume_server`].
+    /// Pauses the server until [`Self::resume_server`].
     pub fn pause_server(&self) {
         kill(Pid::from_raw(self.server_pid().cast_signed()), Signal::SIGSTOP)
             .expect("a signal to the server");
@@ -168,12 +170,12 @@ impl Cluster {
         status.success()
     }
 
-    /// kubectl as the cluster's administrator.
+    /// Returns kubectl with the cluster administrator's access.
     pub fn admin(&self) -> Kubectl<'_> {
         Kubectl::new(self, None, self.kubeconfig())
     }
 
-    /// A fresh namespace and kubectl for it; what is in it is removed when the test ends.
+    /// Creates a namespace and returns kubectl for it; the namespace is deleted when the test ends.
     pub fn namespace(&self, name: &str) -> Kubectl<'_> {
         self.admin().run(["create", "namespace", name]);
         let kubectl = Kubectl::new(self, Some(name.to_owned()), self.kubeconfig());
@@ -198,10 +200,10 @@ impl Cluster {
         command
     }
 
-    /// GET over HTTP from the node itself; `None` if nobody answers in time.
+    /// Sends an HTTP GET from the node itself; `None` without a timely answer.
     pub fn try_http(&self, address: &str) -> Option<String> {
         let (init, address) = (self.sandbox.init, address.to_owned());
-        // A thread of its own enters the sandbox's network, and ends there.
+        // A new thread enters the sandbox's network, and ends there.
         std::thread::spawn(move || http_get(init, &address).ok())
             .join()
             .expect("a thread that does not panic")
@@ -226,7 +228,7 @@ impl Drop for Cluster {
     }
 }
 
-/// GET `HOST[:PORT][/PATH]` inside the network of the sandbox whose first process is `init`.
+/// Sends a GET to `HOST[:PORT][/PATH]` inside the network of the sandbox whose first process is `init`.
 fn http_get(init: u32, address: &str) -> std::io::Result<String> {
     const TIMEOUT: Duration = Duration::from_secs(3);
     let network = std::fs::File::open(format!("/proc/{init}/ns/net"))?;

@@ -27,7 +27,7 @@ fn start(cluster: &mut Cluster) {
     ]);
 }
 
-/// A configuration of `plugin` with addresses from the node's own range, and host ports.
+/// Writes a configuration of `plugin` with addresses from the node's own range, and host ports.
 fn configure(cluster: &Cluster, plugin: &Value) {
     let mut first = plugin.clone();
     first["ipMasq"] = true.into();
@@ -63,7 +63,7 @@ fn pod_ips(kubectl: &Kubectl) -> BTreeSet<String> {
     ips.split(' ').filter(|ip| !ip.is_empty()).map(str::to_owned).collect()
 }
 
-/// Two web servers behind a Service, and a client with a host port: all of them reach each other.
+/// Checks that two web servers behind a Service and a client with a host port all reach each other.
 fn everything_reaches(cluster: &Cluster, kubectl: &Kubectl) {
     let mut client = sleeper("client");
     client["spec"]["containers"].as_array_mut().expect("containers").push(json!({
@@ -125,7 +125,7 @@ fn a4_the_reference_plugins_connect_pods() {
     no_leases(&cluster);
     assert_eq!(cluster.try_http(&format!("{NODE_IP}:8088")), None);
 
-    // Another plugin: what comes from now on is connected by it.
+    // With another plugin, pods that start from now on are connected by it.
     configure(&cluster, &json!({"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true}));
     everything_reaches(&cluster, &kubectl);
     assert!(cluster.sandbox.sh("ip -brief link show master cni0").lines().count() >= 3);
@@ -134,7 +134,7 @@ fn a4_the_reference_plugins_connect_pods() {
     kubectl.apply(&sleeper("late"));
     let told = kubectl.event("late", "FailedCreatePodSandBox");
     assert!(told.contains("failed to find plugin \"none-such\" in path [/nowhere "), "{told}");
-    // Those that are connected go as they came.
+    // Pods that the previous plugin connected are disconnected by it.
     kubectl.run("delete deployment,service,pod --all --wait");
     no_leases(&cluster);
 }

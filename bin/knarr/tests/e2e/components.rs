@@ -1,4 +1,5 @@
-//! Scheduler and controllers as processes of their own, each in its own right, several of them standing by.
+//! Scheduler and controllers as separate processes with their own identities, with several replicas on
+//! standby.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,12 +12,12 @@ use crate::kubectl::Kubectl;
 use crate::sandbox::{Process, log_to, succeeded, wait_for};
 use crate::tour;
 
-/// `knarr WORDS…` as administrator, once it says that it is ready.
+/// Starts `knarr WORDS…` as administrator, and waits until it reports that it is ready.
 fn component(cluster: &Cluster, log: &str, words: &[&str]) -> Process {
     component_as(cluster, &cluster.kubeconfig(), log, words)
 }
 
-/// `knarr WORDS… --kubeconfig FILE`, once it says that it is ready.
+/// Starts `knarr WORDS… --kubeconfig FILE`, and waits until it reports that it is ready.
 pub fn component_as(cluster: &Cluster, kubeconfig: &Path, log: &str, words: &[&str]) -> Process {
     let file = cluster.sandbox.path(log);
     let mut command = cluster.sandbox.command(knarr());
@@ -33,7 +34,7 @@ pub fn component_as(cluster: &Cluster, kubeconfig: &Path, log: &str, words: &[&s
     Process::new(child)
 }
 
-/// Words that let another process take over soon.
+/// Flags with which another process takes over soon.
 const SOON: [&str; 4] = [
     "--secure-port=0",
     "--leader-elect-lease-duration=3s",
@@ -65,14 +66,14 @@ fn scheduler_and_controllers_run_alone_and_another_takes_over() {
     admin.eventually(places, |out| out.split_whitespace().count() == 3);
     admin.run("rollout status deployment/web --timeout=60s");
 
-    // The one that leads is killed: the other takes over.
+    // The leader is killed, and the other process takes over.
     assert_eq!(holder(&admin, "kube-controller-manager"), leader);
     first.kill();
     admin.run("scale deployment web --replicas=5");
     admin.eventually("get pods -l app=web -o name", |out| out.lines().count() == 5);
     assert_ne!(holder(&admin, "kube-controller-manager"), leader);
 
-    // One controller alone, under a lease of its own.
+    // One controller alone, with its own lease.
     let _jobs = component(
         &cluster,
         "jobs.log",
@@ -135,7 +136,8 @@ fn an_api_server_shows_that_it_is_there_and_how_it_stores() {
     let common = admin.run("get storageversion core.pods -o jsonpath={.status.commonEncodingVersion}");
     assert_eq!(common, "v1");
 
-    // What a server says that is not there is not kept; of a resource that only it stored nothing is left.
+    // The record of a server that does not exist is removed, and so is the StorageVersion of a resource that
+    // only it stored.
     let status = r#"{"status":{"storageVersions":[{"apiServerID":"apiserver-gone","encodingVersion":"apps/v1",
         "decodableVersions":["apps/v1"],"servedVersions":["apps/v1"]}]}}"#;
     let patch =
@@ -167,7 +169,7 @@ fn a_component_says_what_is_wrong() {
     assert!(times.contains("must be longer than --leader-elect-renew-deadline"), "{times}");
 }
 
-/// A kubeconfig for a user of the cluster.
+/// Writes a kubeconfig for a user of the cluster.
 pub fn kubeconfig_for(cluster: &Cluster, user: &str) -> PathBuf {
     let output = cluster.knarr(&["kubeconfig", "--user", user]).output().expect("nsenter(1) of util-linux");
     let file = cluster.sandbox.path(&format!("{}.kubeconfig", user.replace(':', "-")));
@@ -175,11 +177,11 @@ pub fn kubeconfig_for(cluster: &Cluster, user: &str) -> PathBuf {
     file
 }
 
-/// Everything that is refused is written down, and who does what.
+/// An audit policy that records which requests are refused, and who sends which.
 const AUDIT: &str =
     "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- level: Metadata\n  omitStages: [RequestReceived]\n";
 
-/// What the audit log says of components: who there are, and what they were refused.
+/// Reads the audit log: which components sent requests, and which requests were forbidden.
 fn audited(log: &Path) -> (BTreeSet<String>, BTreeSet<String>) {
     let text = std::fs::read_to_string(log).expect("the audit log");
     let (mut users, mut refused) = (BTreeSet::new(), BTreeSet::new());
@@ -190,7 +192,7 @@ fn audited(log: &Path) -> (BTreeSet<String>, BTreeSet<String>) {
         }
         users.insert(user.to_owned());
         let (uri, code) = (&event["requestURI"], &event["responseStatus"]["code"]);
-        // A quota refuses what nobody was forbidden to ask for, and so does a namespace on its way out.
+        // A quota or a terminating namespace also refuses requests that are authorized.
         let forbids = event["annotations"]["authorization.k8s.io/decision"] == "forbid";
         if forbids || code == 401 {
             refused.insert(format!("{user} {} {uri}: {code}", event["verb"]));
@@ -273,7 +275,7 @@ fn the_servers_own_controllers_act_as_their_accounts() {
     assert_eq!(audited(&audit).1, BTreeSet::new());
 }
 
-/// A page of a component, or why it is not given.
+/// Requests a page of a component; returns the page or the error.
 fn page(cluster: &Cluster, port: u16, path: &str, who: &[&str]) -> Result<String, String> {
     let url = format!("https://127.0.0.1:{port}{path}");
     let output = cluster.try_python("page.py", &[&[url.as_str()], who].concat());

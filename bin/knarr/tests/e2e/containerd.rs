@@ -16,7 +16,7 @@ use crate::sandbox::{log_to, only_child, succeeded, wait_for};
 
 const SOCKET: &str = "/run/containerd-test/containerd.sock";
 const PAUSE: &str = "knarr.local/pause:1";
-/// Everything that the tests' pods are made from.
+/// All images of the tests' pods.
 const IMAGES: [&str; 4] = [
     "knarr.local/web:v1",
     "knarr.local/web:v2",
@@ -24,13 +24,13 @@ const IMAGES: [&str; 4] = [
     "docker.io/library/busybox:latest",
 ];
 
-/// containerd in a sandbox, with folders and a socket of its own there.
+/// containerd in a sandbox, with its own folders and socket there.
 pub struct Containerd {
     child: Child,
 }
 
 impl Containerd {
-    /// Starts it beside the cluster's server with the images of the examples.
+    /// Starts containerd beside the cluster's server with the images of the examples.
     pub fn start(cluster: &Cluster) -> Self {
         let folder = cluster.sandbox.path("containerd");
         std::fs::create_dir_all(folder.join("cni")).expect("folder");
@@ -63,7 +63,7 @@ impl Containerd {
         started
     }
 
-    /// `kill -9` of containerd alone: its shims and containers go on.
+    /// Kills containerd alone with `kill -9`: its shims and containers keep running.
     fn kill(&mut self) {
         if let Some(pid) = only_child(self.child.id()) {
             let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
@@ -82,7 +82,7 @@ impl Drop for Containerd {
     }
 }
 
-/// A bridge with addresses from the node's own range, and host ports.
+/// Returns the configuration of a bridge with addresses from the node's own range, and host ports.
 fn cni() -> Value {
     json!({"cniVersion": "0.4.0", "name": "pods", "plugins": [
         {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
@@ -113,12 +113,12 @@ fn ctr(cluster: &Cluster, words: &[&str]) -> Output {
     command.output().expect("nsenter(1) of util-linux")
 }
 
-/// What a server is told to use it.
+/// Returns the server's flags for this containerd.
 pub fn arguments() -> Vec<String> {
     vec![format!("--container-runtime-endpoint=unix://{SOCKET}")]
 }
 
-/// Folders of pods in all cgroup hierarchies.
+/// Lists the folders of pods in all cgroup hierarchies.
 fn pod_cgroups(cluster: &Cluster) -> String {
     let name = cluster.sandbox.cgroup_root.trim_start_matches('/');
     cluster.sandbox.sh(&format!("find /sys/fs/cgroup -type d -path '*{name}*' -name 'pod*'"))

@@ -17,7 +17,7 @@ fn csi_driver(attach_required: bool) -> Value {
             "volumeLifecycleModes": ["Persistent", "Ephemeral"]}})
 }
 
-/// A volume that is there already, and the claim that is bound to it.
+/// Creates a volume that exists already, and a claim that is bound to it.
 fn static_volume(kubectl: &Kubectl<'_>, driver: &Driver, name: &str) {
     std::fs::create_dir_all(driver.data.join("volumes").join(name)).expect("folder");
     let reference = json!({"name": "key", "namespace": kubectl.namespace()});
@@ -41,7 +41,7 @@ fn claimed(pod: Value, claim: &str) -> Value {
     with_volume(pod, json!({"name": "data", "persistentVolumeClaim": {"claimName": claim}}))
 }
 
-/// Nothing of a driver's volumes is mounted, and nothing is written down of them.
+/// Waits until nothing of a driver's volumes is mounted, and no record of them is left.
 fn nothing_is_left(cluster: &Cluster) {
     wait_for("no volume left on the node", Duration::from_secs(60), || {
         let mounts = cluster.sandbox.sh("grep -c kubernetes.io.csi /proc/self/mountinfo || true");
@@ -54,12 +54,12 @@ fn nothing_is_left(cluster: &Cluster) {
 fn a4_pods_get_volumes_of_a_csi_driver() {
     let mut cluster = Cluster::start();
     {
-        // The restart in between is easier without a namespace of the test's own.
+        // The restart in between is easier without the test's own namespace.
         let kubectl = cluster.admin();
         kubectl.eventually("get csinode -o name", |out| out.contains("knarr-test"));
         kubectl.apply(&csi_driver(false));
         kubectl.apply(&secret("key", json!({"password": "sesame"})));
-        // A pod that comes before its driver waits for it.
+        // A pod that is created before its driver waits for it.
         kubectl.apply(&with_volume(sleeper("early"), json!({"name": "data", "csi": {"driver": NAME}})));
         let message = kubectl.event("early", "FailedMount");
         assert_eq!(
@@ -103,7 +103,7 @@ fn a4_pods_get_volumes_of_a_csi_driver() {
             "{published}"
         );
 
-        // Two pods of a node share what is staged; the driver's absence hinders nobody who runs.
+        // Two pods of a node share the staged volume; without the driver, running pods keep running.
         kubectl.apply(&claimed(sleeper("one"), "kept"));
         kubectl.apply(&claimed(sleeper("two"), "kept"));
         kubectl.ready("one");
@@ -155,7 +155,7 @@ fn a4_volumes_are_attached_before_they_are_mounted() {
         kubectl.path(&attachment, "{.spec.attacher} {.spec.nodeName} {.spec.source.persistentVolumeName}"),
         format!("{NAME} knarr-test disk")
     );
-    // The test is the external attacher.
+    // The test takes the part of the external attacher.
     let patch = |status: &Value| {
         let status = json!({"status": status}).to_string();
         kubectl.run(["patch", &attachment, "--subresource=status", "--type=merge", "-p", &status]);

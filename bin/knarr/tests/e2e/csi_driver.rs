@@ -1,7 +1,8 @@
-//! A small CSI driver with folders for volumes: it registers itself with the kubelet, as its usual sidecar would, makes
-//! real bind mounts, and writes down each call.
+//! A small CSI driver with folders for volumes: it registers with the kubelet, as its usual sidecar would,
+//! makes real bind mounts, and records each call.
 //!
-//! It has to live in the sandbox, so it is this very test program again, told by its environment where.
+//! It has to run in the sandbox, so it is this test program itself, started with environment variables that
+//! select it.
 
 use std::fs;
 use std::io::Write;
@@ -25,11 +26,11 @@ use crate::cluster::Cluster;
 use crate::sandbox::wait_for;
 
 pub const NAME: &str = "folders.csi.example.com";
-/// Where the driver's process finds its orders: the kubelet's folder and its own.
+/// The environment variables of the driver's process: the kubelet's folder and its own.
 const KUBELET_DIR: &str = "KNARR_TEST_CSI_KUBELET";
 const DATA_DIR: &str = "KNARR_TEST_CSI_DATA";
 
-/// A driver at work in a cluster's sandbox. Its volumes and their files stay when it ends.
+/// A driver that runs in a cluster's sandbox. Its volumes and their files stay when it ends.
 pub struct Driver {
     process: Child,
     pub data: PathBuf,
@@ -47,7 +48,7 @@ impl Driver {
         Self { process, data }
     }
 
-    /// The calls so far, one a line: the method and what mattered.
+    /// Returns the calls so far, one per line: the method and the important arguments.
     pub fn calls(&self) -> Vec<String> {
         let text = fs::read_to_string(self.data.join("calls")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -63,7 +64,7 @@ impl Driver {
         })
     }
 
-    /// Ends the driver; its sockets go with it, as with a pod's that is deleted.
+    /// Ends the driver and removes its sockets, as the deletion of a driver's pod does.
     pub fn stop(&mut self, cluster: &Cluster) {
         let sockets = cluster.data_dir().join("kubelet/plugins_registry");
         for entry in fs::read_dir(sockets).into_iter().flatten().flatten() {
@@ -109,7 +110,7 @@ struct RegistrationStatus {
     error: String,
 }
 
-/// Of the identity service: name and version; and of probes, nested: ready.
+/// Messages of the identity service: name and version; for probes, nested: ready.
 #[derive(Clone, PartialEq, Message)]
 struct Identity {
     #[prost(string, tag = "1")]
@@ -155,7 +156,7 @@ struct CreateVolumeResponse {
     volume: Option<Volume>,
 }
 
-/// Requests that begin with a volume, and may say how large it is to be.
+/// Requests that begin with a volume, and may have its wanted size.
 #[derive(Clone, PartialEq, Message)]
 struct VolumeRequest {
     #[prost(string, tag = "1")]

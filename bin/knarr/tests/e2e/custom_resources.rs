@@ -1,4 +1,4 @@
-//! Custom resources as people use them: a definition, its objects through kubectl, and somebody's operator.
+//! Custom resources as users work with them: a definition, its objects through kubectl, and an operator.
 
 use std::process::Stdio;
 
@@ -57,7 +57,7 @@ fn a5_an_operator_reconciles_custom_resources() {
     assert_eq!(kubectl.path("configmap/one", "{.data.text}"), "hello\nhello");
     let table = kubectl.run("get gre");
     assert!(table.contains("TEXT") && table.contains("Ready"), "{table}");
-    // The dependent goes with its owner.
+    // The dependent is deleted with its owner.
     kubectl.run("delete greeting/one");
     kubectl.eventually("get configmap one --ignore-not-found", |out| out.is_empty());
     drop(operator.stdin.take());

@@ -1,4 +1,4 @@
-//! What goes with what: owners, namespaces, eviction.
+//! Cascading deletion: owners, namespaces, eviction.
 
 use serde_json::{Value, json};
 

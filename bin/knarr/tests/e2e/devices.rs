@@ -1,4 +1,4 @@
-//! Devices: dynamic resource allocation, from slices and classes to pods that get them or wait.
+//! Devices: dynamic resource allocation, from ResourceSlices and DeviceClasses to pods that get them or wait.
 
 use serde_json::json;
 
@@ -47,7 +47,7 @@ fn devices_are_allocated_and_given_back() {
     kubectl.apply(&late);
     let message = kubectl.event("late", "FailedScheduling");
     let expected = "0/1 nodes are available: 1 cannot allocate all claims.";
-    // The first attempt may come before the claim.
+    // The first attempt may be made before the claim exists.
     kubectl.until(
         "pod late",
         "{.status.conditions[?(@.type=='PodScheduled')].message}",

@@ -161,7 +161,7 @@ fn c8_scale() {
     kubectl.eventually("get pods -l app=web -o name", str::is_empty);
 }
 
-/// Alone on its cluster: a taint of the only node would be felt by everybody.
+/// This test has its own cluster, because a taint of the only node affects every pod.
 #[test]
 fn c8_taint_and_e1_no_execute() {
     let cluster = Cluster::start();

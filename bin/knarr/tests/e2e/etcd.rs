@@ -1,4 +1,4 @@
-//! A real etcd of one member in the sandbox of a cluster.
+//! A real etcd with one member in the sandbox of a cluster.
 
 use crate::cluster::Cluster;
 use crate::sandbox::{Process, log_to};
@@ -6,7 +6,7 @@ use crate::sandbox::{Process, log_to};
 /// Its URL inside of the sandbox.
 pub const ETCD: &str = "http://127.0.0.1:2379";
 
-/// Starts it, on the data of the one that ran before.
+/// Starts etcd on the data of the one that ran before.
 pub fn etcd(cluster: &Cluster) -> Process {
     let mut command = cluster.sandbox.command("etcd");
     command.args(["--listen-client-urls", ETCD, "--advertise-client-urls", ETCD]);

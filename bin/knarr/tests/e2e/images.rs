@@ -12,7 +12,7 @@ use crate::sandbox::wait_for;
 
 const USER: &str = "user";
 const PASSWORD: &str = "secret";
-/// `secret` by bcrypt.
+/// The bcrypt hash of the password `secret`.
 const HTPASSWD: &str = "user:$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n";
 
 /// Debian's docker-registry on a loopback port of the sandbox.
@@ -45,7 +45,7 @@ impl Registry {
         registry
     }
 
-    /// Pushes an image that the node has, under another name.
+    /// Pushes an image of the node under another name.
     pub fn push(&self, cluster: &Cluster, image: &str, repository: &str, tag: &str) {
         let archive = cluster.sandbox.path("push.tar");
         cluster.image(["export", image, "--output", &archive.to_string_lossy()]);
@@ -127,7 +127,7 @@ fn a6_private_images_need_their_secret() {
     assert!(message.contains("not found"), "{message}");
 }
 
-/// Pods A and B in two namespaces; the image is on the node by A's pull.
+/// Pods A and B in two namespaces; A's pull has put the image on the node.
 #[test]
 fn a6_a_private_image_serves_only_pods_that_may_pull_it() {
     let cluster = shared();
@@ -162,7 +162,7 @@ fn a6_a_private_image_serves_only_pods_that_may_pull_it() {
         format!("Container image \"{image}\" already present on machine and can be accessed by the pod");
     assert_eq!(a.event("second", "Pulled").trim(), present);
 
-    // Without credentials, and with others that the registry refuses.
+    // Without credentials, and with credentials that the registry refuses.
     b.apply(&with_image("without", &image, "IfNotPresent"));
     b.apply(&with_image("never", &image, "Never"));
     waiting(&b, "without", "ImagePullBackOff");
@@ -172,7 +172,7 @@ fn a6_a_private_image_serves_only_pods_that_may_pull_it() {
     secret(&b, "wrong");
     b.apply(&with_secret("refused", "IfNotPresent"));
     waiting(&b, "refused", "ImagePullBackOff");
-    // The same image under its digest and as a volume.
+    // The same image by its digest and as a volume.
     let digest = a.path("pod first", "{.status.containerStatuses[0].imageID}");
     b.apply(&with_image("by-digest", digest.trim(), "IfNotPresent"));
     waiting(&b, "by-digest", "ImagePullBackOff");
@@ -189,7 +189,7 @@ fn a6_a_private_image_serves_only_pods_that_may_pull_it() {
     b.apply(&with_secret("let-in", "Never"));
     b.ready("let-in");
     assert_eq!(b.event("let-in", "Pulled").trim(), present);
-    // The preloaded image with the same content serves everybody.
+    // Any pod may use the preloaded image with the same content.
     b.apply(&with_image("preloaded", BUSYBOX, "Never"));
     b.ready("preloaded");
 }

@@ -13,10 +13,10 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 use crate::sandbox::{log_to, only_child, succeeded, wait_for};
 
-/// How long a test waits for what should happen soon.
+/// How long a test waits for a change that should happen soon.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A command's arguments: a line split at white space, or the words one by one.
+/// The arguments of a command: a line that is split at white space, or separate words.
 pub trait Words {
     fn words(self) -> Vec<String>;
 }
@@ -45,10 +45,10 @@ impl Words for &[String] {
     }
 }
 
-/// kubectl with a kubeconfig and, mostly, a namespace that goes with the test.
+/// kubectl with a kubeconfig and usually a namespace, which is deleted when the test ends.
 pub struct Kubectl<'a> {
     pub cluster: &'a Cluster,
-    /// The namespace made for this test.
+    /// The namespace created for this test.
     namespace: Option<String>,
     kubeconfig: PathBuf,
 }
@@ -58,7 +58,7 @@ impl<'a> Kubectl<'a> {
         Self { cluster, namespace, kubeconfig }
     }
 
-    /// The same for another namespace, which goes with the test.
+    /// Returns kubectl for another namespace, which is deleted when the test ends.
     pub fn in_namespace(&self, name: &str) -> Self {
         Self::new(self.cluster, Some(name.to_owned()), self.kubeconfig.clone())
     }
@@ -78,38 +78,38 @@ impl<'a> Kubectl<'a> {
         command
     }
 
-    /// kubectl whatever its end.
+    /// Runs kubectl, whether it succeeds or fails.
     pub fn attempt(&self, words: impl Words) -> Output {
         self.command(words).output().expect("nsenter(1) of util-linux")
     }
 
-    /// kubectl that has to succeed; returns its standard output.
+    /// Runs kubectl, which has to succeed; returns its standard output.
     #[track_caller]
     pub fn run(&self, words: impl Words) -> String {
         let words = words.words();
         succeeded(&format!("kubectl {}", words.join(" ")), &self.attempt(words.as_slice()))
     }
 
-    /// kubectl that has to fail; returns its standard error.
+    /// Runs kubectl, which has to fail; returns its standard error.
     #[track_caller]
     pub fn fails(&self, words: impl Words) -> String {
         let words = words.words();
         failed(&words.join(" "), &self.attempt(words.as_slice()))
     }
 
-    /// kubectl with text on its standard input, whatever its end.
+    /// Runs kubectl with text on its standard input, whether it succeeds or fails.
     pub fn attempt_with(&self, words: impl Words, input: &str) -> Output {
         let mut command = self.command(words);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("nsenter(1) of util-linux");
         let mut pipe = child.stdin.take().expect("a pipe");
-        // A kubectl that failed early reads nothing; its message says more than a broken pipe.
+        // If kubectl failed early it reads nothing; its message explains more than a broken pipe.
         let _ = pipe.write_all(input.as_bytes());
         drop(pipe);
         child.wait_with_output().expect("kubectl's end")
     }
 
-    /// `kubectl WORDS -f -` with a manifest; has to succeed.
+    /// Runs `kubectl WORDS -f -` with a manifest; it has to succeed.
     #[track_caller]
     pub fn with(&self, words: &str, manifest: &str) -> String {
         succeeded(&format!("kubectl {words} <<END\n{manifest}\nEND"), &self.attempt_with(words, manifest))
@@ -126,14 +126,14 @@ impl<'a> Kubectl<'a> {
         self.with("apply -f -", &object.to_string())
     }
 
-    /// `get … -o json`, parsed.
+    /// Runs `get … -o json` and parses the output.
     #[track_caller]
     pub fn json(&self, what: &str) -> Value {
         let text = self.run(&format!("get {what} -o json"));
         serde_json::from_str(&text).expect("JSON from kubectl")
     }
 
-    /// `get … -o jsonpath=…`.
+    /// Runs `get … -o jsonpath=…`.
     #[track_caller]
     pub fn path(&self, what: &str, path: &str) -> String {
         let mut words = format!("get {what}").words();
@@ -141,7 +141,7 @@ impl<'a> Kubectl<'a> {
         self.run(words.as_slice())
     }
 
-    /// Asks kubectl until the output satisfies `good`; returns it.
+    /// Runs kubectl repeatedly until the output satisfies `good`; returns the output.
     #[track_caller]
     pub fn eventually(&self, words: impl Words, good: impl Fn(&str) -> bool) -> String {
         let words = words.words();
@@ -179,7 +179,7 @@ impl<'a> Kubectl<'a> {
         self.until(&format!("pod {pod}"), "{.status.phase}", phase);
     }
 
-    /// The messages of an object's events with the given reason, once there is one.
+    /// Waits for an event of an object with the given reason; returns the messages of all such events.
     #[track_caller]
     pub fn event(&self, name: &str, reason: &str) -> String {
         let selector = format!("involvedObject.name={name},reason={reason}");
@@ -187,7 +187,7 @@ impl<'a> Kubectl<'a> {
         self.eventually(["get", "events", "--field-selector", &selector, path], |out| !out.trim().is_empty())
     }
 
-    /// kubectl in the background, its output in a file.
+    /// Runs kubectl in the background, with its output in a file.
     pub fn background(&self, words: impl Words) -> Background {
         let words = words.words();
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -198,7 +198,7 @@ impl<'a> Kubectl<'a> {
         Background { child: command.spawn().expect("nsenter(1) of util-linux"), file }
     }
 
-    /// What helps to understand a failure.
+    /// Returns information that helps to understand a failure.
     fn report(&self) -> String {
         let show = |words: &str| String::from_utf8_lossy(&self.attempt(words).stdout).into_owned();
         let log = self.cluster.log();

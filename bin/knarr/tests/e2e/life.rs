@@ -1,4 +1,4 @@
-//! The server's own life: start, refusals, kill -9, Ctrl-C, reset. Each test has a cluster to itself.
+//! The server's life cycle: start, refusals, kill -9, Ctrl-C, reset. Each test has its own cluster.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -31,7 +31,7 @@ fn h1_start_tells_what_it_does() {
     cluster.admin().run("wait --for=condition=Ready node/knarr-test --timeout=1s");
 }
 
-/// A command that has to fail with one sentence.
+/// Runs a command that has to fail with one sentence; returns it.
 fn refused(command: &mut Command) -> String {
     let output = command.output().expect("nsenter(1) of util-linux");
     assert!(!output.status.success(), "{output:?}");
@@ -137,7 +137,8 @@ fn h4_kill_9_loses_nothing() {
     assert_eq!(cluster.admin().run("get namespaces life -o name"), "namespace/life\n");
 }
 
-/// Changes made while nobody watched are made good: a container that died is restarted, a deleted pod's is stopped.
+/// Changes that happened while the kubelet was down are handled: a container that died is restarted, a
+/// deleted pod's is stopped.
 #[test]
 fn h4_kill_9_and_a_container_that_died_meanwhile() {
     let mut cluster = Cluster::start();
@@ -174,12 +175,12 @@ fn h4_ctrl_c_is_a_clean_stop() {
     assert_eq!(containers(&kubectl), before);
 }
 
-/// What a node could leave behind on its machine.
+/// Returns what a node could leave behind on its machine.
 fn traces(cluster: &Cluster) -> Vec<(&'static str, BTreeSet<String>)> {
     let root = &cluster.sandbox.cgroup_root;
     let cgroups = format!("find /sys/fs/cgroup -type d -path '*{root}*'");
     let all = [
-        // Our own `sh` and its children come and go.
+        // The test's own `sh` and its children start and end meanwhile.
         (
             "processes",
             "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline 2>/dev/null; echo; done | grep -v -e '^sh ' -e '^tr ' -e '^grep ' -e '^sort' -e '^$'",

@@ -104,7 +104,8 @@ fn b12_exec_on_a_terminal() {
     kubectl.apply(&sleeper("box"));
     kubectl.ready("box");
     let exec = kubectl.command("exec -it box -- sh");
-    // The command line of nsenter is already inside: hand over only what it would run.
+    // nsenter's own command line enters the sandbox already, so only the command that it would run is passed
+    // on.
     let words: Vec<String> = exec
         .get_args()
         .skip_while(|w| *w != "--")
@@ -183,7 +184,7 @@ fn b12_port_forward() {
     }
 }
 
-/// A container that is put into a running pod to look around.
+/// An ephemeral container that is added to a running pod to inspect it.
 #[test]
 fn b12_debug_looks_into_its_target_alone() {
     let kubectl = shared().namespace("b12-target");

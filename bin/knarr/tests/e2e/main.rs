@@ -1,8 +1,8 @@
 //! End-to-end tests: the program in a sandbox, driven by the real kubectl and by Python's Kubernetes client.
 //!
-//! Each test is named after the row of docs/scenarios.md that it shows to work (`b3_…` is row B3). They run
-//! with everything else in `cargo xtask test`, alone with `cargo test -p knarr --test e2e`: against the program that is
-//! built with them, or the one that `KNARR_BIN` names.
+//! Each test is named after the row of docs/scenarios.md that it proves (`b3_…` is row B3). `cargo xtask
+//! test` runs them with all other tests, `cargo test -p knarr --test e2e` runs them alone: against the
+//! program that is built with them, or the one that `KNARR_BIN` names.
 
 mod access;
 mod authorities;

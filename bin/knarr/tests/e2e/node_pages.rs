@@ -1,4 +1,4 @@
-//! What a node shows of itself: its flags, its state, and what it counts.
+//! The pages of a node: its flags, its status and its metrics.
 
 use crate::cluster::shared;
 use crate::objects::sleeper;

@@ -1,4 +1,4 @@
-//! What becomes of pods when their node is tainted, in trouble, or silent.
+//! What happens to pods when their node is tainted, under pressure, or unresponsive.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::objects::{sleeper, web};
 use crate::sandbox::wait_for;
 use crate::simulated::Machine;
 
-/// A node is given up after 50 seconds without a heartbeat.
+/// A node is marked unknown after 50 seconds without a heartbeat.
 const SILENCE: Duration = Duration::from_secs(120);
 
 fn taints(kubectl: &Kubectl, node: &str) -> Vec<String> {
@@ -71,7 +71,7 @@ fn e1_no_execute_evicts_at_once_later_or_never() {
     assert!(told.contains("Cancelling deletion of Pod e1/lucky"), "{told}");
 }
 
-/// A node that is merely written, with the given condition.
+/// Builds a Node object without a kubelet, with the given condition.
 fn written(name: &str, conditions: &Value) -> Value {
     let room = json!({"cpu": "4", "memory": "8Gi", "pods": "110"});
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
@@ -80,7 +80,7 @@ fn written(name: &str, conditions: &Value) -> Value {
 
 #[test]
 fn e2_conditions_of_a_node_become_taints_and_go_again() {
-    // Its own node is well all the time: where no node is ready, nobody is evicted.
+    // The cluster's own node is healthy all the time: if no node were ready, no pod would be evicted.
     let cluster = Cluster::start();
     let kubectl = cluster.namespace("e2");
     kubectl.run("cordon knarr-test");
@@ -123,7 +123,7 @@ fn e2_conditions_of_a_node_become_taints_and_go_again() {
         patch(conditions(condition, status));
         until_taints(&kubectl, &name, want);
         if condition == "MemoryPressure" {
-            // Who asks for memory is kept away; so is who asks for nothing.
+            // Pods with a memory request are kept away, and so are those without requests.
             let mut pod = sleeper("pressed");
             pod["spec"]["nodeName"] = json!(null);
             kubectl.apply(&pod);
@@ -183,14 +183,14 @@ fn e3_a_silent_node_is_unknown_its_pods_move_and_are_not_lost_track_of() {
     assert!(told.contains("Node first-0001 status is now: NodeNotReady"), "{told}");
     let reason = kubectl.path("node first-0001", "{.status.conditions[?(@.type=='Ready')].reason}");
     assert_eq!(reason, "NodeStatusUnknown");
-    // One is replaced on the other node; the old one stays until its kubelet says that it is gone.
+    // A replacement starts on the other node; the old pod stays until its kubelet reports that it has ended.
     let on_second = "get pods -l app=moving --field-selector spec.nodeName=second-0001 -o name";
     kubectl.eventually(on_second, |out| out.lines().count() == 2);
     assert_eq!(kubectl.run(on_first), before);
     let old = before.trim();
     assert_ne!(kubectl.run(["get", old, "-o=jsonpath={.metadata.deletionTimestamp}"]), "");
     assert!(kubectl.run(["get", old]).contains("Terminating"));
-    // The one with the default 300 seconds stays, and does not count as ready any more.
+    // The pod with the default 300 seconds stays, and is no longer ready.
     kubectl.until("pod patient", ready, "False");
     assert_eq!(kubectl.path("pod patient", "{.metadata.deletionTimestamp}"), "");
 

@@ -1,11 +1,11 @@
-//! The objects that the tests make, as JSON that a test changes to its needs.
+//! The objects of the tests, as JSON that a test adapts to its needs.
 
 use serde_json::{Value, json};
 
-/// The image that is there on every node with a busybox.
+/// The image with a busybox that exists on every node.
 pub const BUSYBOX: &str = "busybox";
 
-/// One container, named `main`, that runs a shell script.
+/// Returns a container, named `main`, that runs a shell script.
 pub fn container(script: &str) -> Value {
     json!({
         "name": "main",
@@ -15,7 +15,7 @@ pub fn container(script: &str) -> Value {
     })
 }
 
-/// A pod of one container that runs a shell script, labelled `app: NAME`.
+/// Returns a pod of one container that runs a shell script, labelled `app: NAME`.
 pub fn pod(name: &str, script: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -25,22 +25,23 @@ pub fn pod(name: &str, script: &str) -> Value {
     })
 }
 
-/// A pod that does nothing for long, and ends at once when it is told to.
+/// Returns a pod that sleeps, and ends at once on SIGTERM.
 pub fn sleeper(name: &str) -> Value {
     pod(name, SLEEP)
 }
 
-/// Process 1 ignores signals that it has no handler for.
+/// A script that sleeps. It has a signal handler, because process 1 ignores signals that it has no handler
+/// for.
 pub const SLEEP: &str = "trap 'exit 0' TERM; while true; do sleep 1 & wait; done";
 
-/// A pod that runs once, whatever its end.
+/// Returns a pod that runs once and is not restarted.
 pub fn once(name: &str, script: &str) -> Value {
     let mut pod = pod(name, script);
     pod["spec"]["restartPolicy"] = json!("Never");
     pod
 }
 
-/// A Deployment of the examples' web server, ready as soon as it answers.
+/// Returns a Deployment of the examples' web server, ready as soon as it answers.
 pub fn web(name: &str, replicas: u32) -> Value {
     json!({
         "apiVersion": "apps/v1",
@@ -65,7 +66,7 @@ pub fn web(name: &str, replicas: u32) -> Value {
     })
 }
 
-/// A Service in front of pods labelled `app: NAME`.
+/// Returns a Service for pods labelled `app: NAME`.
 pub fn service(name: &str) -> Value {
     json!({
         "apiVersion": "v1",

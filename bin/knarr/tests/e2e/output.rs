@@ -1,4 +1,4 @@
-//! What `kubectl get` and its companions print.
+//! The output of `kubectl get` and related commands.
 
 use std::collections::BTreeSet;
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::cluster::shared;
 use crate::objects::{SLEEP, config_map, container, once, pod, secret, sleeper};
 
-/// The state that `kubectl get pod` shows.
+/// Returns the status that `kubectl get pod` shows.
 fn shown(line: &str) -> &str {
     line.split_whitespace().nth(2).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Probes: who gets traffic, and who is restarted.
+//! Probes: which pods get traffic, and which containers are restarted.
 
 use serde_json::json;
 

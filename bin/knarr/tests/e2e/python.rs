@@ -1,8 +1,8 @@
-//! The same cluster through the Python `kubernetes` package: other people's client, other code paths.
+//! Tests with the Python `kubernetes` package, an independent client that uses other code paths than kubectl.
 
 use crate::cluster::shared;
 
-/// Runs one function of `python/client.py` in a namespace of its own.
+/// Runs one function of `python/client.py` in its own namespace.
 fn scenario(name: &str) {
     let cluster = shared();
     let kubectl = cluster.namespace(&format!("py-{}", name.replace('_', "-")));

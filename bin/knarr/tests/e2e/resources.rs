@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::cluster::{Cluster, shared};
 use crate::objects::{once, pod, sleeper};
 
-/// The cgroup folders of a container, in every hierarchy.
+/// Returns the cgroup files of a container, in every hierarchy.
 fn cgroup_files(cluster: &Cluster, container_id: &str, names: &str) -> Vec<String> {
     let id = container_id.rsplit('/').next().expect("an id");
     let find = format!(
@@ -80,7 +80,7 @@ fn e7_pod_pid_limit() {
     kubectl.run("delete pod bomb --timeout=60s");
 }
 
-/// Through the subresource, as the pod as a whole and as its container.
+/// Resizes a pod through the subresource, as a whole pod and by container.
 #[test]
 fn pods_are_resized_in_place() {
     let cluster = shared();

@@ -80,7 +80,8 @@ fn c2_rolling_update_keeps_serving() {
     let seen = watch.until(|out| out.lines().count() > 3);
     for line in seen.lines() {
         let counts: Vec<u32> = line.split_whitespace().filter_map(|w| w.parse().ok()).collect();
-        // Each set tells how many it has by itself: the old one may not have told yet that one of them is going.
+        // Each ReplicaSet reports its own number of pods: the old one may not have reported yet that one of
+        // them is terminating.
         assert!(
             counts.len() == 2 && counts[0] <= 5 && counts[1] >= 3,
             "more than one too many, or too few:\n{seen}"

@@ -1,4 +1,4 @@
-//! Pods whose RuntimeClass names an OCI runtime: runc and crun, as Debian has them.
+//! Pods whose RuntimeClass names an OCI runtime: runc and crun, as packaged in Debian.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Output;
@@ -14,7 +14,8 @@ use crate::sandbox::wait_for;
 const CLASSES: [&str; 2] = ["runc", "crun"];
 const SCRIPT: &str = "echo begun; trap 'exit 0' TERM; while true; do sleep 0.2; done";
 
-/// crun takes the two versions of control groups at once for version 2: it gets to see the one that has controllers.
+/// crun mistakes a machine with both versions of control groups for version 2: this wrapper shows it only the
+/// version that has controllers.
 const CRUN: &str = r#"#!/bin/sh
 mountpoint -q /sys/fs/cgroup/unified || exec /usr/bin/crun "$@"
 exec unshare --mount --propagation slave sh -c 'umount /sys/fs/cgroup/unified && exec /usr/bin/crun "$@"' crun "$@"
@@ -30,7 +31,7 @@ fn start(cluster: &mut Cluster) {
     cluster.start_server_with(&["--runtime-handler", runc, "--runtime-handler", &crun]);
 }
 
-/// A pod of a class, with probes that a file of the container's decides.
+/// Returns a pod of a class, with probes that depend on a file in the container.
 fn of_class(class: &str, name: &str) -> Value {
     let mut pod = pod(name, SCRIPT);
     pod["spec"]["runtimeClassName"] = json!(class);
@@ -46,7 +47,7 @@ fn exit_code(output: &Output) -> Option<i32> {
     output.status.code()
 }
 
-/// The folders in which OCI runtimes keep records of containers.
+/// Lists the folders in which OCI runtimes keep records of containers.
 fn records(cluster: &Cluster) -> String {
     cluster.sandbox.sh("find /run -mindepth 5 -type d -path '*/sandboxes/*/oci/*' -prune -print")
 }
@@ -88,7 +89,7 @@ fn b10_runtime_classes_run_pods_by_oci_runtimes() {
     for class in CLASSES {
         ends(&kubectl, class);
     }
-    // The runtime removes its record after the container is gone.
+    // The runtime removes its record after the container has ended.
     wait_for("the records to go", Duration::from_secs(30), || records(&cluster).is_empty().then_some(()));
 }
 
@@ -127,7 +128,7 @@ fn runs(cluster: &Cluster, kubectl: &Kubectl<'_>, class: &str) {
     kubectl.run(&*format!("delete pod {class}-once"));
 }
 
-/// A container that is not well is started again; a pod that is deleted ends.
+/// Checks that a failing container is restarted, and that a deleted pod ends.
 fn ends(kubectl: &Kubectl<'_>, class: &str) {
     kubectl.run(["exec", class, "--", "touch", "/tmp/sick"]);
     kubectl.until(&format!("pod {class}"), "{.status.containerStatuses[0].restartCount}", "1");

@@ -1,4 +1,4 @@
-//! Where pods go, and what is said when there is no place.
+//! Where pods are scheduled, and the messages when no node fits.
 
 use serde_json::{Value, json};
 
@@ -179,7 +179,7 @@ fn d2_scheduling_is_explained_and_tried_out() {
     assert_eq!((&simulated["placed"], &simulated["pods"][0]["node"]), (&json!(3), &json!("knarr-test")));
     assert_eq!(kubectl.run("get deployments"), "", "nothing was made");
 
-    // The same from a saved cluster, without a server.
+    // The same answers from a saved cluster, without a server.
     let saved = cluster.sandbox.path("saved.json");
     std::fs::write(&saved, kubectl.run("get nodes,pods,namespaces --all-namespaces -o json")).expect("file");
     let table = ask(&["simulate", "-f", &file, "--snapshot", &saved.to_string_lossy()]);
@@ -201,7 +201,7 @@ fn d2_scheduling_is_explained_and_tried_out() {
     );
 }
 
-/// The same questions through the API, by who may ask them.
+/// Asks for explanations and simulations through the API, as a user with the right to do so.
 #[test]
 fn d2_scheduling_is_asked_about_through_the_api() {
     let kubectl = shared().namespace("asked");
@@ -237,7 +237,7 @@ fn d2_scheduling_is_asked_about_through_the_api() {
     wrong["spec"]["containers"] = json!("none");
     let error = kubectl.with_fails("create -f -", &of("PodExplanation", json!({"manifest": wrong})));
     assert!(error.contains("spec.containers: invalid type: string \"none\""), "{error}");
-    // It is guarded like anything else.
+    // The API is authorized like any other.
     kubectl.run("create serviceaccount asker");
     let name = format!("system:serviceaccount:{}:asker", kubectl.namespace());
     let question = of("PodExplanation", json!({"podName": "nowhere"}));
@@ -251,7 +251,7 @@ fn d2_scheduling_is_asked_about_through_the_api() {
     ));
     let can = format!("auth can-i create podexplanations.scheduling.knarr.io --as={name}");
     kubectl.eventually(&can, |out| out.starts_with("yes"));
-    // The answer tells about the whole cluster: a right in one namespace is not enough.
+    // The answer reveals the whole cluster, so a right in one namespace is not enough.
     let refused = kubectl.with_fails(&ask, &question);
     assert!(refused.contains("at the cluster scope"), "{refused}");
     let role = format!("asker-{}", kubectl.namespace());
@@ -342,7 +342,7 @@ fn d12_gangs_start_as_a_whole_or_not_at_all() {
         let text = kubectl.path("node knarr-test", "{.status.allocatable.cpu}");
         text.strip_suffix('m').map_or_else(|| text.parse::<u64>().unwrap() * 1000, |m| m.parse().unwrap())
     };
-    // Four take most of the node; a fifth would fit.
+    // Four pods take most of the node; a fifth would fit.
     let cpu = format!("{}m", cpus * 19 / 100);
     let member = |name: &str, group: &str| {
         let mut pod = with(name, "schedulingGroup", json!({"podGroupName": group}));
@@ -394,7 +394,7 @@ fn d12_gangs_start_as_a_whole_or_not_at_all() {
     assert_eq!(condition(loser), "True");
     kubectl.run(&format!("wait --for=delete podgroup/{winner} --timeout=30s"));
 
-    // With the gate off again a pod keeps its group through updates, and a new pod gets none.
+    // With the gate off again, updates of a pod keep its group, and a new pod gets none.
     let (kept, late) = (format!("{loser}-0"), member("late", loser));
     std::mem::forget(kubectl);
     cluster.interrupt_server();

@@ -144,7 +144,7 @@ fn f9_names_of_services_and_pods() {
     assert!(kubectl.fails(&look_up("nothing.f9.svc.cluster.local")).contains("terminated with exit code 1"));
 }
 
-/// Pods of one node over the bridge, and to the node.
+/// Pods of one node reach each other over the bridge, and the node.
 #[test]
 fn f1_pods_reach_pods_and_the_node() {
     let kubectl = shared().namespace("f1");
@@ -157,7 +157,8 @@ fn f1_pods_reach_pods_and_the_node() {
     kubectl.run("exec client -- ping -c 1 -W 3 127.0.0.1");
 }
 
-/// It takes `NET_ADMIN` to do it with an address of the device; with `NET_RAW` alone a program writes the frames itself.
+/// To send from another address of its device, a pod needs `NET_ADMIN`; with `NET_RAW` alone, a program would
+/// build the frames itself.
 #[test]
 fn f1_a_pod_sends_with_its_own_address_only() {
     let cluster = shared();
@@ -170,7 +171,7 @@ fn f1_a_pod_sends_with_its_own_address_only() {
     kubectl.ready("client");
     let own = kubectl.path("pod client", "{.status.podIP}");
     let (network, _) = own.rsplit_once('.').expect("an IPv4 address");
-    // Nobody else's, so that answers would come back.
+    // No other machine has the address, so answers would return to the pod.
     let foreign = format!("{network}.254");
     let ask = |source: &str| {
         let script = format!(

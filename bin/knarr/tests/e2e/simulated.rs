@@ -27,7 +27,7 @@ fn h1_fifty_simulated_nodes_run_two_hundred_pods() {
             kubectl.path("nodes", r"{range .items[*]}{.status.conditions[?(@.type=='Ready')].status} {end}");
         (ready.split_whitespace().filter(|s| *s == "True").count() == 51).then_some(())
     });
-    // Each node got its addresses at once, however often it changed meanwhile.
+    // Each node got its addresses at once, no matter how often it changed meanwhile.
     let events = kubectl.run("get events -A --field-selector involvedObject.kind=Node");
     assert!(!events.contains("CIDRAssignmentFailed"), "{events}");
     kubectl.run("cordon knarr-test");
@@ -67,7 +67,7 @@ impl Machine {
         Self { name: format!("{name}-0001"), agent: agent.spawn().expect("nsenter(1) of util-linux") }
     }
 
-    /// Its heartbeats stop.
+    /// Stops the node's heartbeats.
     pub fn fall(&mut self) {
         if let Some(agent) = only_child(self.agent.id()) {
             let _ = kill(Pid::from_raw(agent.cast_signed()), Signal::SIGKILL);
@@ -82,10 +82,10 @@ impl Drop for Machine {
     }
 }
 
-/// Heartbeats are missed for 40 seconds before a node is given up.
+/// A node misses heartbeats for 40 seconds before it is marked unknown.
 const FALL: Duration = Duration::from_secs(120);
 
-/// The workload's pod that is not on its way out, with its node.
+/// Returns the workload's pod that is not terminating, with its node.
 fn live_pod(kubectl: &Kubectl) -> Option<(String, String)> {
     let columns = "custom-columns=N:.metadata.name,D:.metadata.deletionTimestamp,O:.spec.nodeName";
     let pods = kubectl.run(["get", "pods", "-l", "app=bomb", "--no-headers", "-o", columns]);
@@ -94,14 +94,15 @@ fn live_pod(kubectl: &Kubectl) -> Option<(String, String)> {
     Some((live[0].to_owned(), live[2].to_owned()))
 }
 
-/// Two of three nodes stop being ready, each a while after a workload's pod came to it; returns the third one's name.
+/// Makes two of three nodes not ready, each some time after a workload's pod was bound to it; returns the
+/// name of the third.
 fn two_nodes_fall(kubectl: &Kubectl, machines: &mut [Machine]) -> String {
     let mut fallen: Vec<String> = Vec::new();
     for _ in 0..2 {
         let node = wait_for("the pod on a node that stands", FALL, || {
             let (pod, node) = live_pod(kubectl)?;
             let phase = kubectl.path(&format!("pod {pod}"), "{.status.phase}");
-            // It may have been bound between the two looks.
+            // The pod may have been bound between the two reads.
             let stands = machines.iter().any(|m| m.name == node) && !fallen.contains(&node);
             (phase == "Running" && stands).then_some(node)
         });
@@ -117,7 +118,8 @@ fn two_nodes_fall(kubectl: &Kubectl, machines: &mut [Machine]) -> String {
     machines.iter().map(|m| m.name.clone()).find(|name| !fallen.contains(name)).expect("a third machine")
 }
 
-/// A cluster in which two nodes in a row are enough, with three simulated machines and a workload that goes to them.
+/// Starts a cluster in which two failed nodes in a row are enough, with three simulated machines and a
+/// workload for them.
 fn with_a_workload(hold: bool) -> (Cluster, Vec<Machine>) {
     let mut cluster = Cluster::new();
     let settings = cluster.sandbox.path("scheduler.yaml");
@@ -165,7 +167,7 @@ fn d13_a_workload_that_takes_node_after_node_with_it_is_held_back_until_somebody
         kubectl.run("get events -A --field-selector reason=WorkloadHeldBack -o jsonpath={.items[*].message}");
     assert!(events.contains("are held back: nodes ") && !events.contains(&third), "{events}");
 
-    // Others are not concerned.
+    // Other workloads are not affected.
     let mut calm = web("calm", 1);
     calm["spec"]["template"]["spec"]["nodeName"] = json!(null);
     calm["spec"]["template"]["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": third});

@@ -30,7 +30,7 @@ fn kills_lose_nothing_and_watches_stay_complete() {
     let count = |name: &str| report["total"][name].as_u64().unwrap_or_else(|| panic!("{name} in {report}"));
     assert!((6..=7).contains(&count("kills")), "{report}");
     assert_eq!((count("violations"), count("failedStarts")), (0, 0), "{report}");
-    // A run that did nothing finds nothing.
+    // Guards against a run that did nothing and so found nothing.
     for name in
         ["acknowledgedWrites", "acknowledgedDeletions", "reads", "watchEvents", "resumedOlderThanServer"]
     {

@@ -1,4 +1,4 @@
-//! Persistent volumes, and those that are made when somebody wants one.
+//! Persistent volumes, static and dynamically provisioned.
 
 use serde_json::{Value, json};
 

@@ -1,11 +1,11 @@
-//! A tour of what controllers do, for a control plane whose nodes are simulated: whoever runs the controllers, and
-//! whoever serves the API.
+//! A tour of what controllers do, for a control plane with simulated nodes; it works with any controller
+//! manager and any API server.
 
 use serde_json::{Value, json};
 
 use crate::kubectl::Kubectl;
 
-/// Pods end after this long where the test wants them to end.
+/// The annotation that makes a simulated pod end after some seconds.
 const RUNS: &str = "knarr.dev/run-seconds";
 
 fn template(app: &str) -> Value {
@@ -24,7 +24,7 @@ fn workload(kind: &str, name: &str, replicas: u32) -> Value {
         "replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template(name)}})
 }
 
-/// kubectl for a new namespace of the cluster that `admin` administers.
+/// Creates a namespace of the cluster that `admin` administers; returns kubectl for it.
 fn namespace<'a>(admin: &Kubectl<'a>, name: &str) -> Kubectl<'a> {
     admin.run(["create", "namespace", name]);
     let kubectl = admin.in_namespace(name);
@@ -36,7 +36,7 @@ fn count(kubectl: &Kubectl, what: &str, n: usize) {
     kubectl.eventually(&format!("get {what} -o name"), |out| out.lines().count() == n);
 }
 
-/// Everything, one after another. The cluster has simulated nodes, a scheduler and all controllers.
+/// Runs all parts in turn. The cluster has simulated nodes, a scheduler and all controllers.
 pub fn all(admin: &Kubectl) {
     accounts(admin);
     rollout(admin);
@@ -53,7 +53,7 @@ pub fn all(admin: &Kubectl) {
     namespace_deletion(admin);
 }
 
-/// Root certificates, default accounts, and tokens in Secrets.
+/// Checks root certificates, default accounts, and tokens in Secrets.
 fn accounts(admin: &Kubectl) {
     let kubectl = namespace(admin, "tour-accounts");
     kubectl
@@ -179,7 +179,7 @@ fn endpoints(admin: &Kubectl) {
     kubectl.eventually(slices, |out| out.trim().is_empty());
     kubectl.run("delete service web");
     count(&kubectl, "endpointslices", 0);
-    // Endpoints that somebody writes are mirrored.
+    // Endpoints that a user writes are mirrored.
     kubectl.apply(&json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "far"},
         "spec": {"ports": [{"port": 80}]}}));
     kubectl.apply(&json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "far"},
@@ -227,7 +227,7 @@ fn autoscaler(admin: &Kubectl) {
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
             "metrics": [{"type": "Resource",
                 "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}]}}));
-    // Below its minimum it scales without any figures.
+    // Below its minimum it scales without any metrics.
     kubectl.until("deployment web", "{.spec.replicas}", "2");
     kubectl.until("hpa web", r#"{.status.conditions[?(@.type=="AbleToScale")].status}"#, "True");
     kubectl.until(
@@ -237,7 +237,7 @@ fn autoscaler(admin: &Kubectl) {
     );
 }
 
-/// Pods leave a node that is tainted, and those that it is deleted under.
+/// Pods leave a node that is tainted, and a node that is deleted.
 fn taints(admin: &Kubectl) {
     let kubectl = namespace(admin, "tour-taints");
     kubectl.apply(&workload("Deployment", "web", 2));

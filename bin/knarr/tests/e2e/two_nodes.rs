@@ -1,4 +1,4 @@
-//! Two machines: a server, and an agent that joins it from a sandbox of its own over a cable between the two.
+//! Two machines: a server, and an agent that joins it from its own sandbox over a cable between the two.
 
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -83,7 +83,7 @@ impl Drop for Worker {
     }
 }
 
-/// What `knarr kubeconfig --node` writes on the server.
+/// Writes a kubeconfig with `knarr kubeconfig --node` on the server.
 pub fn node_kubeconfig(cluster: &Cluster) -> PathBuf {
     let url = format!("https://{NODE_IP}:6443");
     let output = cluster.knarr(&["kubeconfig", "--node", WORKER, "--server", &url]).output();
@@ -93,7 +93,7 @@ pub fn node_kubeconfig(cluster: &Cluster) -> PathBuf {
     path
 }
 
-/// The administrator's, with the address that the worker knows the server by.
+/// Returns the administrator's kubeconfig, with the address at which the worker reaches the server.
 fn admin_kubeconfig(cluster: &Cluster) -> PathBuf {
     let text = std::fs::read_to_string(cluster.kubeconfig()).expect("the administrator's kubeconfig");
     let path = cluster.sandbox.path("admin-from-afar.kubeconfig");
@@ -130,7 +130,8 @@ fn h1_a_second_machine_joins_with_a_nodes_kubeconfig() {
     assert_eq!(kubectl.run("exec far -- hostname").trim(), "far");
     assert_eq!(kubectl.run("exec far -- cat /proc/sys/kernel/hostname").trim(), "far");
 
-    // Between pods of the two machines, both ways, and through a service whose pods are on the other one.
+    // Connections between pods of the two machines, both ways, and through a Service whose pods are on the
+    // other one.
     let ip = |pod: &str| kubectl.path(&format!("pod {pod}"), "{.status.podIP}");
     let (near, far) = (ip("near"), ip("far"));
     kubectl.run(&format!("exec near -- ping -c 1 -W 5 {far}"));
@@ -152,7 +153,7 @@ fn h1_a_second_machine_joins_with_a_nodes_kubeconfig() {
     let figures = kubectl.run(&format!("get --raw /api/v1/nodes/{WORKER}/proxy/metrics"));
     assert!(figures.contains("kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv4\"} "));
 
-    // The agent comes and goes, containers stay.
+    // The agent stops and starts, containers keep running.
     let started = kubectl.path("pod far", "{.status.containerStatuses[0].state.running.startedAt}");
     worker.stop();
     worker.start(&node_kubeconfig(&cluster));
@@ -190,7 +191,7 @@ fn h1_a_second_machine_joins_with_an_administrators_kubeconfig() {
     assert_eq!(kubectl.run("exec far -- hostname").trim(), "far");
 }
 
-/// A request for a serving certificate, as the worker's kubelet would make it.
+/// Returns a request for a serving certificate, as the worker's kubelet would create it.
 fn serving_request(name: &str, names: &[&str]) -> Value {
     let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
     let mut params = rcgen::CertificateParams::new(names).expect("names");
@@ -205,7 +206,7 @@ fn serving_request(name: &str, names: &[&str]) -> Value {
             "usages": ["digital signature", "server auth"]}})
 }
 
-/// Somebody has the worker's credentials, and its machine.
+/// An attacker has the worker's credentials and its machine.
 #[test]
 fn h1_a_node_gets_certificates_for_itself_alone() {
     let cluster = Cluster::start();
@@ -285,7 +286,7 @@ fn h1_agents_say_what_is_wrong() {
     assert!(error.contains("10.99.0.2:6444 is reachable from here"), "{error}");
 }
 
-/// A node that looks healthy while nothing starts on it, until it is mended.
+/// A node that looks healthy while no pod starts on it, until it is repaired.
 #[test]
 fn d13_a_node_on_which_pods_fail_to_start_is_avoided_until_they_start_again() {
     const IMAGES: [&str; 3] =
@@ -301,7 +302,7 @@ fn d13_a_node_on_which_pods_fail_to_start_is_avoided_until_they_start_again() {
     let kubectl = cluster.namespace("d13");
     ready(&kubectl, WORKER);
 
-    // Its disk has lost the images, and there is no registry to have them from.
+    // Its disk has lost the images, and there is no registry to pull them from.
     let image = |words: &[&str]| {
         let mut command = worker.sandbox.command(knarr());
         command.arg("image").args(words).arg("--data-dir").arg(worker.sandbox.path("data"));
@@ -336,20 +337,20 @@ fn d13_a_node_on_which_pods_fail_to_start_is_avoided_until_they_start_again() {
     let of_node = format!("get events -A --field-selector involvedObject.name={WORKER}");
     assert!(kubectl.run(&of_node).contains("PodsFailToStart"));
 
-    // What comes now stays away from it.
+    // New pods stay away from it.
     kubectl.apply(&deployment("later", IMAGES[0], 4));
     kubectl.run("rollout status deployment/later --timeout=60s");
     let places = kubectl.path("pods -l app=later", "{.items[*].spec.nodeName}");
     assert!(places.split_whitespace().all(|node| node == "knarr-test"), "{places}");
 
-    // Mended: after the pause one pod may try, and the node is trusted again.
+    // The node is repaired: after the pause one pod may try, and then the node is trusted again.
     for archive in &archives {
         image(&["import", &archive.to_string_lossy()]);
     }
     let mut trial = sleeper("trial");
     trial["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": WORKER});
     kubectl.apply(&trial);
-    // A pull that began before may still fail, and each failure makes the pause twice as long.
+    // A pull that began before may still fail, and each failure doubles the pause.
     kubectl.run("wait --for=condition=Ready --timeout=240s pod/trial");
     kubectl.until(&node, condition, "False");
     let events = kubectl.run(&of_node);

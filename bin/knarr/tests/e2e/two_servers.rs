@@ -1,4 +1,4 @@
-//! Two control planes on one etcd: either answers for both, and either can be lost.
+//! Two control planes on one etcd: each serves the whole cluster, and each can be lost.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn server(cluster: &Cluster, n: usize) -> Process {
     Process::new(child)
 }
 
-/// What an administrator copies to a further server.
+/// Copies the files that an administrator copies to a further server.
 fn copy_keys(cluster: &Cluster) {
     let (from, to) = (data_dir(cluster, 0).join("pki"), data_dir(cluster, 1).join("pki"));
     let authorities = ["", "kubelet-serving", "front-proxy"];
@@ -62,7 +62,7 @@ fn h2_two_servers_share_an_etcd_and_either_can_be_lost() {
     let mut database = etcd(&cluster);
     let mut first = server(&cluster, 0);
 
-    // A server with keys of its own would sign what the others refuse.
+    // A server with its own keys would sign what the others reject.
     let mut stranger = cluster.sandbox.command(knarr());
     stranger.args(["server", "--disable-node", "--etcd-servers", ETCD, "--bind-address", ADDRESSES[1]]);
     stranger.args(["--node-ip", ADDRESSES[1]]).arg("--data-dir").arg(cluster.sandbox.path("stranger"));
@@ -93,7 +93,7 @@ fn h2_two_servers_share_an_etcd_and_either_can_be_lost() {
     let leader = one.path("lease -n kube-system kube-controller-manager", holder);
     assert!(leader.starts_with("server-"), "{leader}");
 
-    // etcd goes and comes back: everything goes on by itself.
+    // etcd stops and starts again, and everything recovers by itself.
     database.kill();
     let error = two.fails("get configmap shared --request-timeout=60s");
     assert!(error.contains("connection refused") || error.contains("context deadline"), "{error}");
@@ -102,7 +102,7 @@ fn h2_two_servers_share_an_etcd_and_either_can_be_lost() {
     one.run("scale deployment web --replicas=4");
     pods(&two, 4);
 
-    // The one that leads is killed: the other takes over, and the dead one's address goes.
+    // The leader is killed: the other server takes over, and the address of the dead one is removed.
     let leads = one.path("lease -n kube-system kube-controller-manager", holder).starts_with("server-0");
     let (left, address) = if leads { (two, ADDRESSES[1]) } else { (one, ADDRESSES[0]) };
     if leads {

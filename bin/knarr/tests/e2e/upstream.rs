@@ -1,4 +1,5 @@
-//! The swap: upstream's kube-controller-manager in place of ours, and ours at upstream's kube-apiserver on etcd.
+//! Swaps with upstream: upstream's kube-controller-manager in place of Knarr's, and Knarr's with upstream's
+//! kube-apiserver on etcd.
 //!
 //! `KNARR_UPSTREAM` is a folder with kube-apiserver, kube-controller-manager and etcd.
 
@@ -11,7 +12,7 @@ use crate::kubectl::Kubectl;
 use crate::sandbox::{NODE_IP, Process, log_to, wait_for};
 use crate::tour;
 
-/// One of upstream's programs.
+/// Returns the path of one of upstream's programs.
 fn program(name: &str) -> PathBuf {
     let folder =
         std::env::var_os("KNARR_UPSTREAM").expect("KNARR_UPSTREAM: a folder with upstream's programs");
@@ -20,7 +21,7 @@ fn program(name: &str) -> PathBuf {
     path
 }
 
-/// Upstream's program in the cluster's sandbox, with its output in a log there.
+/// Starts upstream's program in the cluster's sandbox, with its output in a log there.
 fn start(cluster: &Cluster, name: &str, words: &[String]) -> Process {
     let mut command = cluster.sandbox.command(program(name));
     command.args(words);
@@ -54,11 +55,11 @@ fn upstreams_controllers_work_on_our_api() {
     tour::all(&admin);
 }
 
-/// kube-apiserver on an etcd of its own, with the keys of a cluster of ours that has ended.
+/// Starts kube-apiserver on its own etcd, with the keys of a Knarr cluster that has ended.
 fn upstreams_api(cluster: &mut Cluster) -> (Process, Process) {
     cluster.start_server_with(&["--disable-node", "--disable-scheduler", "--disable-controller-manager"]);
     assert!(cluster.interrupt_server(), "the server ends well");
-    // Upstream reads no public key out of a private one of this form.
+    // Upstream cannot read the public key from a private key of this form.
     cluster.sandbox.sh("openssl pkey -in $0/data/pki/sa.key -pubout -out $0/data/pki/sa.pub");
     let etcd_data = cluster.sandbox.path("etcd").display().to_string();
     let etcd = start(cluster, "etcd", &words("--unsafe-no-fsync", &["--data-dir".to_owned(), etcd_data]));

@@ -118,7 +118,8 @@ fn b11_projected_and_downward_api() {
     kubectl.eventually("exec all -- cat /all/note", |out| out == "second");
 }
 
-/// The pod's own credentials: the token that every pod gets opens what RBAC allows its service account.
+/// The pod's own credentials: the token that every pod gets has the rights that RBAC gives its service
+/// account.
 #[test]
 fn a1_service_account_token_reaches_the_api() {
     let cluster = shared();

@@ -1,4 +1,5 @@
-//! The controllers besides Deployment: ReplicationController, DaemonSet, StatefulSet, Job, CronJob, budgets, tokens.
+//! The controllers besides Deployment: ReplicationController, DaemonSet, StatefulSet, Job, CronJob,
+//! PodDisruptionBudget, service account tokens.
 
 use serde_json::{Value, json};
 
@@ -44,7 +45,7 @@ fn c1_a_replication_controller_keeps_the_count() {
     kubectl.eventually("get pods -l app=rc --field-selector=status.phase=Running -o name", |out| {
         out.lines().count() == 2 && !out.contains(&before[0])
     });
-    // A pod whose label is taken away is replaced, and left alone.
+    // A pod whose label is removed is replaced, and then left alone.
     kubectl.run(&format!("label pod {} app=free --overwrite", before[1]));
     kubectl.eventually("get pods -l app=rc -o name", |out| {
         out.lines().count() == 2 && !out.contains(&before[1])
@@ -70,7 +71,7 @@ fn c4_a_daemon_set_runs_on_the_node_rolls_and_goes_back() {
     assert_eq!(kubectl.path("daemonset d", "{.spec.template.spec.containers[0].env}"), "");
     let history = kubectl.run("rollout history daemonset/d");
     assert!(history.contains("\n3 ") && !history.contains("\n1 "), "{history}");
-    // A node selector that fits nothing takes the pods away.
+    // A node selector that matches no node removes the pods.
     kubectl.run([
         "patch",
         "daemonset",

@@ -1,4 +1,4 @@
-//! The attackers' images: a shell, the programs, and what would lead a careless runtime astray.
+//! The attackers' images: a shell, the programs, and files that would mislead a careless runtime.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,13 +8,13 @@ use super::layers::{Layer, save};
 use crate::cluster::Cluster;
 
 pub const IMAGE: &str = "knarr.local/attacker:v1";
-/// The same with a link in the place of a folder that the runtime mounts on.
+/// Images with a link in place of a folder that the runtime mounts on.
 pub const ODD: [(&str, &str); 3] = [
     ("proc", "knarr.local/attacker:proc"),
     ("sys", "knarr.local/attacker:sys"),
     ("dev", "knarr.local/attacker:dev"),
 ];
-/// The image has `/fd/N`, which leads to the descriptor.
+/// The image has links `/fd/N` to these descriptors.
 pub const DESCRIPTORS: std::ops::Range<u32> = 3..16;
 
 const APPLETS: [&str; 11] =
@@ -24,18 +24,18 @@ const SOURCES: [(&str, &str, &[&str]); 3] = [
     ("loader", include_str!("programs/loader.c"), &["-nostdlib", "-static-pie", "-fPIE"]),
     ("library", include_str!("programs/library.c"), &["-nostdlib", "-shared", "-fPIC"]),
 ];
-/// Where the libraries that glibc opens by itself are looked for.
+/// Where the libraries are that glibc opens by itself.
 const LIBRARIES: [&str; 3] = ["lib/", "lib64/", "lib/x86_64-linux-gnu/"];
 const OPENED_BY_GLIBC: [&str; 5] =
     ["libnss_files.so.2", "libnss_dns.so.2", "libnss_compat.so.2", "libc.so.6", "libgcc_s.so.1"];
 
-/// Brings the images onto the node of the shared cluster, once.
+/// Imports the images on the node of the shared cluster, once.
 pub fn import(cluster: &Cluster) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| make(cluster));
 }
 
-/// The layer that all of them have.
+/// Returns the layer that all images have.
 pub fn layer_of_base(cluster: &Cluster) -> Vec<u8> {
     static BASE: OnceLock<Vec<u8>> = OnceLock::new();
     BASE.get_or_init(|| base(&cluster.sandbox.folder)).clone()
@@ -51,7 +51,7 @@ fn make(cluster: &Cluster) {
     cluster.image(["import", &archive.to_string_lossy()]);
 }
 
-/// Replaces a folder by a link to another one.
+/// Builds a layer that replaces a folder by a link to another one.
 fn odd_layer(folder: &str) -> Vec<u8> {
     Layer::new()
         .file(&format!(".wh.{folder}"), 0o644, "")
@@ -60,7 +60,7 @@ fn odd_layer(folder: &str) -> Vec<u8> {
         .done()
 }
 
-/// A shell with a few tools and the compiled programs.
+/// Builds a layer with a shell, a few tools and the compiled programs.
 fn base(folder: &Path) -> Vec<u8> {
     let mut layer = Layer::new();
     for name in

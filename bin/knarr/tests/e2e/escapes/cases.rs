@@ -1,18 +1,18 @@
-//! How a hostile pod is written: whom it runs as, what its containers try, and how each of them has to end.
+//! The definition of a hostile pod: its user, what its containers attempt, and how each of them has to end.
 
 use serde_json::{Value, json};
 
 use super::attacker::IMAGE;
 
-/// Where each container leaves its words.
+/// The file in which each container leaves its termination message.
 const RESULT: &str = "/result";
 
-/// Whom a pod runs as.
+/// The users that a pod runs as.
 #[derive(Debug, Clone, Copy)]
 pub struct Variant {
-    /// As a user, else as root.
+    /// As a user, otherwise as root.
     pub user: bool,
-    /// With users of its own (`hostUsers: false`).
+    /// In its own user namespace (`hostUsers: false`).
     pub own_users: bool,
 }
 
@@ -31,26 +31,26 @@ impl Variant {
     }
 }
 
-/// What the cases need to know.
+/// The facts that the cases need.
 pub struct Setting {
-    /// A folder of the host that no pod is given.
+    /// A folder of the host that no pod mounts.
     pub marker: String,
     /// MAJOR:MINOR of a disk.
     pub disk: String,
-    /// How often a race is tried.
+    /// How often a race is attempted.
     pub tries: usize,
 }
 
 /// How a container has to end.
 #[derive(Debug, Clone)]
 pub enum End {
-    /// It is not started, and the reason has these words.
+    /// It is not started, and the reason contains this text.
     Refused(&'static str),
-    /// It ends with these words.
+    /// It ends with this termination message.
     Says(&'static str),
-    /// One or the other: it is not started, or it ends with these words.
+    /// Either: it is not started, or it ends with this termination message.
     Contained(&'static str),
-    /// It ends well. It prepares what others use.
+    /// It succeeds. It prepares files for others.
     Prepares,
 }
 
@@ -87,12 +87,13 @@ impl Attack {
         self
     }
 
-    /// `attack WHAT NAME MARKER ARGUMENTS`, its output as the container's last words.
+    /// Adds a container that runs `attack WHAT NAME MARKER ARGUMENTS`, with the output as its termination
+    /// message.
     pub fn attacks(self, name: &str, what: &str, arguments: &str, end: End) -> Self {
         self.attacks_with(name, what, arguments, end, json!({}))
     }
 
-    /// The same with more fields of the container.
+    /// Adds such a container with additional fields.
     pub fn attacks_with(self, name: &str, what: &str, arguments: &str, end: End, fields: Value) -> Self {
         let script =
             format!("exec attack {what} {}-{name} {} {arguments} >{RESULT}", self.name, self.setting_marker);
@@ -100,7 +101,7 @@ impl Attack {
         self.runs(name, &command, end, fields)
     }
 
-    /// Any command, with more fields of the container.
+    /// Adds a container with any command and additional fields.
     pub fn runs(mut self, name: &str, command: &Value, end: End, fields: Value) -> Self {
         let container = container(name, command, fields);
         self.list("containers").push(container);
@@ -108,14 +109,14 @@ impl Attack {
         self
     }
 
-    /// A container that runs for as long as the pod.
+    /// Adds a container that runs as long as the pod.
     pub fn stays(mut self, name: &str, script: &str, fields: Value) -> Self {
         let container = container(name, &json!(["/bin/sh", "-c", script]), fields);
         self.list("containers").push(container);
         self
     }
 
-    /// A shell script that comes before the containers.
+    /// Adds an init container that runs a shell script.
     pub fn prepares(mut self, script: &str, fields: Value) -> Self {
         let container = container("prepares", &json!(["/bin/sh", "-c", script]), fields);
         self.list("initContainers").push(container);
@@ -147,7 +148,7 @@ fn container(name: &str, command: &Value, fields: Value) -> Value {
     container
 }
 
-/// One mount of a volume.
+/// Returns a volume mount.
 pub fn mount(volume: &str, path: &str) -> Value {
     json!({"name": volume, "mountPath": path})
 }

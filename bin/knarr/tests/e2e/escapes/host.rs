@@ -1,4 +1,4 @@
-//! What has to be the same on the host after all attacks, and is put right if it is not.
+//! The state of the host that no attack may change; changes are reported and reverted.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
-/// Files that make the kernel run a program or that hold what it does.
+/// Files that make the kernel run a program, or that control it.
 const KERNEL_FILES: [&str; 4] = [
     "/proc/sys/kernel/core_pattern",
     "/proc/sys/kernel/modprobe",
     "/sys/kernel/uevent_helper",
     "/proc/sys/kernel/domainname",
 ];
-/// In the form of a log, so that who takes it for one shows it.
+/// In the form of a container log, so that a reader that takes the file for a log shows it.
 pub const CONTENT: &str = "2026-01-01T00:00:00Z stdout F what only the host has\n";
 pub const WORDS: &str = "what only the host has";
 
-/// A folder that no pod is given, with a file, and the state of the host.
+/// A folder that no pod mounts, with a file, and the state of the host.
 pub struct Host {
     pub marker: PathBuf,
     /// MAJOR:MINOR of a disk that the host can open, `0:0` if it has none.
@@ -30,7 +30,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// `folder` is where the marker is made, `program` the runtime's executable.
+    /// Records the state. The marker is created in `folder`; `program` is the runtime's executable.
     pub fn new(folder: &Path, program: PathBuf) -> Self {
         let marker = make_marker(&folder.join("marker"));
         let meta = fs::metadata(&program).expect("the program");
@@ -44,7 +44,7 @@ impl Host {
         }
     }
 
-    /// What has changed, one line each.
+    /// Returns what has changed, one line each.
     pub fn changes(&mut self) -> Vec<String> {
         let mut changes = marker_changes(&self.marker);
         for (path, before) in &self.before {
@@ -68,7 +68,7 @@ impl Host {
     }
 }
 
-/// A folder with one file, both open to everyone, so that it is not its mode that protects it.
+/// Creates a folder with one file, both open to everyone, so that their modes do not protect them.
 pub fn make_marker(folder: &Path) -> PathBuf {
     fs::create_dir_all(folder).expect("folder");
     fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).expect("mode");
@@ -78,7 +78,7 @@ pub fn make_marker(folder: &Path) -> PathBuf {
     folder.to_owned()
 }
 
-/// What a marker has beside its file, and what became of that.
+/// Returns what was added to the marker beside its file, and what happened to the file.
 pub fn marker_changes(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut changes: Vec<String> = entries
@@ -104,7 +104,7 @@ fn kernel_files() -> BTreeMap<PathBuf, String> {
     paths.filter_map(|path| Some((path.clone(), fs::read_to_string(path).ok()?))).collect()
 }
 
-/// The first disk of which a node can be made and opened here.
+/// Returns the first disk for which a device node can be created and opened here.
 fn disk(folder: &Path) -> Option<String> {
     let path = folder.join("disk");
     let disks = fs::read_dir("/sys/class/block").ok()?.flatten();
@@ -120,7 +120,7 @@ fn disk(folder: &Path) -> Option<String> {
     })
 }
 
-/// The kernel's log from its present end.
+/// Opens the kernel's log at its present end.
 fn kernel_log() -> Option<File> {
     let mut log = File::options().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg").ok()?;
     log.seek(SeekFrom::End(0)).ok()?;

@@ -1,4 +1,4 @@
-//! Layers of images with what an archive may hold, and archives as `docker save` writes them.
+//! Layers of images with any entry that an archive may have, and archives in the form of `docker save`.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -7,7 +7,7 @@ use ring::digest::{SHA256, digest};
 use serde_json::json;
 use tar::{Builder, EntryType, Header};
 
-/// One layer, as it grows.
+/// A layer that is being built.
 pub struct Layer(Builder<Vec<u8>>);
 
 impl Layer {
@@ -15,7 +15,7 @@ impl Layer {
         Self(Builder::new(Vec::new()))
     }
 
-    /// An entry whose name is taken as it is: no `..` and no leading `/` is refused.
+    /// Adds an entry with exactly this name: `..` and a leading `/` are kept.
     fn entry(mut self, kind: EntryType, path: &str, target: &str, mode: u32, data: &[u8]) -> Self {
         let mut header = Header::new_ustar();
         header.set_entry_type(kind);
@@ -83,7 +83,7 @@ pub fn save(path: &Path, images: &[(&str, Vec<&[u8]>)]) {
         let config = json!({
             "architecture": "amd64",
             "os": "linux",
-            // Found by name in the image's own account file.
+            // The user is found by name in the image's own passwd file.
             "config": {"User": "root", "Env": ["LD_PRELOAD=/lib/library.so"]},
             "rootfs": {"type": "layers", "diff_ids": sums.iter().map(|sum| format!("sha256:{sum}")).collect::<Vec<_>>()},
         });

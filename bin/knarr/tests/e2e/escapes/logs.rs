@@ -1,4 +1,5 @@
-//! Files that the node reads and writes for a pod, replaced by whoever has their folder; and the pod's token.
+//! Files that the node reads and writes for a pod, replaced by a pod that mounts their folder; and the pod's
+//! token.
 
 use std::time::Duration;
 
@@ -9,14 +10,14 @@ use crate::cluster::{Cluster, shared};
 use crate::objects::{once, pod, sleeper};
 use crate::sandbox::wait_for;
 
-/// The first log of the pod `victim`.
+/// Returns the path of the first log of the pod `victim`.
 fn log_of_victim(cluster: &Cluster, namespace: &str) -> String {
     let folder = cluster.data_dir();
     let find = format!("find {} -path '*/{namespace}_victim_*' -name 0.log", folder.display());
     cluster.sandbox.sh(&find).trim().to_owned()
 }
 
-/// Collectors of logs are given the folder of logs; that gives them no other file of the host.
+/// Log collectors mount the folder of logs; that must give them no other file of the host.
 #[test]
 fn log_files_that_are_links() {
     let cluster = shared();
@@ -47,7 +48,7 @@ fn log_files_that_are_links() {
         assert!(!String::from_utf8_lossy(&output.stdout).contains(WORDS), "{output:?}");
     }
     kubectl.run("exec victim -- touch /tmp/end");
-    // It is started again, with another log, or cannot be.
+    // The container is restarted with another log, or cannot be.
     let states = "{.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].state}";
     kubectl.eventually(["get", "pod", "victim", &format!("-o=jsonpath={states}")], |out| {
         !out.starts_with('0') || out.contains("RunContainerError") || out.contains("StartError")
@@ -57,7 +58,7 @@ fn log_files_that_are_links() {
     assert_eq!(marker_changes(&marker), Vec::<String>::new());
 }
 
-/// A log that has become a pipe keeps nobody waiting.
+/// A log that was replaced by a pipe blocks no reader.
 #[test]
 fn a_log_that_is_a_pipe() {
     let cluster = shared();
@@ -71,7 +72,7 @@ fn a_log_that_is_a_pipe() {
     assert!(output.contains("not a plain file"), "{output}");
 }
 
-/// What a pod's token gives: nothing of other pods, their tokens or Secrets.
+/// A pod's token gives access to nothing of other pods, their tokens or Secrets.
 #[test]
 fn a_pod_s_token_is_of_use_to_that_pod_alone() {
     let cluster = shared();

@@ -1,10 +1,10 @@
-//! How the containers of a pod have ended, and whether so they should.
+//! Compares how the containers of a pod have ended with the expected ends.
 
 use serde_json::Value;
 
 use super::cases::{Attack, End};
 
-/// Reasons of a container that waits because it cannot be made or started.
+/// Waiting reasons of a container that cannot be created or started.
 const CANNOT: [&str; 4] =
     ["CreateContainerError", "CreateContainerConfigError", "RunContainerError", "CreatePodSandboxError"];
 
@@ -13,7 +13,7 @@ enum Outcome {
     Ended { code: i64, words: String },
 }
 
-/// `None` as long as it may still start or runs.
+/// Returns how a container ended; `None` while it runs or may still start.
 fn outcome(pod: &Value, container: &str) -> Option<Outcome> {
     let lists = ["containerStatuses", "initContainerStatuses"].map(|list| pod["status"][list].as_array());
     let status = lists.into_iter().flatten().flatten().find(|status| status["name"] == container)?;
@@ -29,13 +29,13 @@ fn outcome(pod: &Value, container: &str) -> Option<Outcome> {
     }
 }
 
-/// The containers that have not ended yet.
+/// Returns the containers that have not ended yet.
 pub fn unfinished<'a>(attack: &'a Attack, pod: &Value) -> Vec<&'a str> {
     let open = attack.ends.iter().filter(|(container, _)| outcome(pod, container).is_none());
     open.map(|(container, _)| container.as_str()).collect()
 }
 
-/// What is wrong with how a pod's containers have ended, one line each.
+/// Returns the unexpected ends of a pod's containers, one line each.
 pub fn faults(attack: &Attack, pod: &Value) -> Vec<String> {
     let judged = attack.ends.iter().filter_map(|(container, end)| {
         let fault = judge(end, outcome(pod, container))?;

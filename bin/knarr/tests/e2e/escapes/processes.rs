@@ -1,17 +1,18 @@
-//! Ways out through processes: what a container may call, what it starts as, and what is run in it later.
+//! Escapes through processes: system calls of a container, its program, and what exec runs in it.
 
 use serde_json::{Value, json};
 
 use super::attacker::{DESCRIPTORS, ODD};
 use super::cases::{Attack, End, Setting, Variant};
 
-/// What a container can do by itself: masked and read-only files, devices, mounts and namespaces (CVE-2022-0185,
-/// CVE-2022-0492), control groups, open_by_handle_at, modules, keys, descriptors that were left open.
+/// What a container can do by itself: masked and read-only files, devices, mounts and namespaces
+/// (CVE-2022-0185, CVE-2022-0492), control groups, open_by_handle_at, modules, keys, descriptors that were
+/// left open.
 pub fn inside(variant: Variant, setting: &Setting) -> Attack {
     Attack::new("inside", variant, setting).attacks("inside", "inside", &setting.disk, End::Says("tried all"))
 }
 
-/// A working directory that is a descriptor of the runtime's (CVE-2024-21626).
+/// A working directory that is a descriptor of the runtime (CVE-2024-21626).
 pub fn working_folders(variant: Variant, setting: &Setting) -> Attack {
     let mut attack = Attack::new("folder", variant, setting);
     for number in DESCRIPTORS.take(2 * setting.tries) {
@@ -30,8 +31,8 @@ pub fn working_folders(variant: Variant, setting: &Setting) -> Attack {
     attack.attacks_with("cwd", "look", "", End::Refused("chdir to cwd"), fields)
 }
 
-/// The runtime's own executable as the container's program (CVE-2019-5736). As a script's interpreter it runs with the
-/// image's loader, which keeps its file open: it can neither be written nor changed.
+/// The runtime's own executable as the container's program (CVE-2019-5736). As a script's interpreter it runs
+/// with the image's loader, which keeps its file open: the file must not be writable or changed.
 pub fn executables(variant: Variant, setting: &Setting) -> Attack {
     let from_log = json!({"terminationMessagePolicy": "FallbackToLogsOnError"});
     Attack::new("program", variant, setting)
@@ -40,7 +41,7 @@ pub fn executables(variant: Variant, setting: &Setting) -> Attack {
         .runs("script", &json!(["/bin/script"]), End::Says("caught it: Read-only file system"), from_log)
 }
 
-/// The same for commands that are run in a container, by probes here.
+/// The same for commands that probes run in a container.
 pub fn executables_by_exec(variant: Variant, setting: &Setting) -> Attack {
     let caught =
         "until [ \"$(echo /tmp/caught-*)\" != '/tmp/caught-*' ]; do sleep 0.2; done; echo caught >/result";
@@ -49,8 +50,9 @@ pub fn executables_by_exec(variant: Variant, setting: &Setting) -> Attack {
     Attack::new("command", variant, setting).runs("runs", &command, End::Says("caught"), fields)
 }
 
-/// Processes on their way into a container, looked at and stopped by those who run there: no more rights than they
-/// have, no root, directory or descriptor of the host's, no library of the image's loaded (CVE-2019-14271).
+/// Processes that enter a container, inspected and stopped by the processes in it: they must not have more
+/// rights than those, no root, directory or descriptor of the host, and no library loaded from the image
+/// (CVE-2019-14271).
 pub fn newcomers(variant: Variant, setting: &Setting) -> Attack {
     let wanted = (2 * setting.tries).to_string();
     let fields = json!({
@@ -67,7 +69,7 @@ pub fn newcomers(variant: Variant, setting: &Setting) -> Attack {
     )
 }
 
-/// Process 1 changes its root while commands come in.
+/// Process 1 changes its root while exec starts commands.
 pub fn changing_roots(variant: Variant, setting: &Setting) -> Attack {
     let look = format!("attack look roots-{} {} /jail", variant.name(), setting.marker);
     let fields = json!({"readinessProbe": probe(&["/bin/sh", "-c", &look])});
@@ -83,7 +85,8 @@ pub fn changing_roots(variant: Variant, setting: &Setting) -> Attack {
     )
 }
 
-/// Containers that share their processes: those of the runtime and of the neighbours, and process 1.
+/// Containers that share a pid namespace: attacks on processes of the runtime and of other containers, and on
+/// process 1.
 pub fn shared_processes(variant: Variant, setting: &Setting) -> Attack {
     let fields = json!({"securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}}});
     let at_root = json!({"workingDir": "/proc/1/root"});
@@ -95,7 +98,7 @@ pub fn shared_processes(variant: Variant, setting: &Setting) -> Attack {
         .attacks_with("starts", "look", "", End::Refused("chdir to cwd"), at_root)
 }
 
-/// Images and volumes in the place of the kernel's file systems (CVE-2025-52881, CVE-2019-16884).
+/// Images and volumes in place of the kernel's file systems (CVE-2025-52881, CVE-2019-16884).
 pub fn kernel_file_systems(variant: Variant, setting: &Setting) -> Attack {
     let mut attack = Attack::new("kernel", variant, setting).volume("data");
     for (folder, image) in ODD {

@@ -1,4 +1,4 @@
-//! All cases at once, as pods of one server.
+//! Runs all cases at once, as pods of one server.
 
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,9 @@ use crate::cluster::{knarr, shared};
 use crate::kubectl::Kubectl;
 use crate::objects::once;
 
-/// Long enough for a machine that takes thirty times as long as others.
+/// Long enough for a machine that is thirty times as slow as others.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// How often a race is tried. `KNARR_ESCAPE_TRIES` is another number, for slow machines.
+/// How often a race is attempted. `KNARR_ESCAPE_TRIES` sets another number, for slow machines.
 const TRIES: usize = 6;
 
 type Case = fn(Variant, &Setting) -> Attack;
@@ -55,7 +55,7 @@ fn pods_stay_in() {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 
-/// The pods when all their containers have ended, or when that takes too long.
+/// Waits until all containers of the pods have ended, or until a timeout; returns the pods.
 pub fn all_ended(kubectl: &Kubectl, attacks: &[Attack]) -> Value {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -74,7 +74,7 @@ pub fn pod(pods: &Value, name: &str) -> Value {
     pods.clone().find(|pod| pod["metadata"]["name"] == name).cloned().unwrap_or_default()
 }
 
-/// The attackers see an open door: a pod that is given the folder changes it, and says so.
+/// A control case: a pod that mounts the marker's folder changes it, and the tests detect that.
 #[test]
 fn an_open_door_is_seen() {
     let cluster = shared();

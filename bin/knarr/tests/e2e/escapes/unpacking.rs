@@ -1,4 +1,5 @@
-//! Images whose layers name files outside of themselves: the archive is refused, or what it has stays in the image.
+//! Images whose layers name files outside of the image: the archive is refused, or its files stay in the
+//! image.
 
 use serde_json::json;
 
@@ -10,7 +11,8 @@ use super::outcome;
 use super::table::{all_ended, pod};
 use crate::cluster::shared;
 
-/// Each layer, and why it is refused if it is. Sources: CVE-2018-15664's and CVE-2024-3727's families of archives.
+/// Returns each layer with the reason of its refusal, if it is refused. Sources: CVE-2018-15664's and
+/// CVE-2024-3727's families of archives.
 fn layers(marker: &str) -> Vec<(&'static str, Layer, Option<&'static str>)> {
     let (file, up) = (format!("{marker}/of-the-host"), "../../../../../../../../../../..");
     let above = marker.trim_start_matches('/');

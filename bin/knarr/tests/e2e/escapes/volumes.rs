@@ -1,11 +1,11 @@
-//! Ways out through volumes: links where mounts, sub-paths, devices and messages are looked for.
+//! Escapes through volumes: links in place of mount points, sub-paths, devices and termination messages.
 
 use serde_json::json;
 
 use super::cases::{Attack, End, Setting, Variant, mount};
 
-/// Links in a volume as its subPath (CVE-2017-1002101), and a folder that is swapped for a link while containers that
-/// mount it start (CVE-2021-25741).
+/// Links in a volume as its subPath (CVE-2017-1002101), and a folder that is swapped for a link while
+/// containers that mount it start (CVE-2021-25741).
 pub fn sub_paths(variant: Variant, setting: &Setting) -> Attack {
     let marker = &setting.marker;
     let plants = format!(
@@ -54,7 +54,8 @@ pub fn mount_points(variant: Variant, setting: &Setting) -> Attack {
     attack
 }
 
-/// A volume at /dev that chooses what covers masked files (CVE-2025-31133) and what the console is (CVE-2025-52565).
+/// A volume at /dev that replaces the file that covers masked files (CVE-2025-31133) and the console
+/// (CVE-2025-52565).
 pub fn devices(variant: Variant, setting: &Setting) -> Attack {
     let marker = &setting.marker;
     let target = "/proc/sys/kernel/core_pattern";
@@ -86,7 +87,7 @@ pub fn devices(variant: Variant, setting: &Setting) -> Attack {
     attack
 }
 
-/// The file of the last words as a link, a pipe, and below a link.
+/// The file of the termination message as a link, as a pipe, and below a link.
 pub fn messages(variant: Variant, setting: &Setting) -> Attack {
     let marker = &setting.marker;
     let plants = format!(
