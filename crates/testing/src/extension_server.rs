@@ -1,4 +1,4 @@
-//! An API server behind the API server: a [`FakeApi`] over HTTPS, with discovery, OpenAPI, watches and tables.
+//! An aggregated API server for tests: a [`FakeApi`] over HTTPS, with discovery, OpenAPI, watches and tables.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,30 +24,30 @@ use crate::{FakeApi, tls};
 
 type Body = UnsyncBoxBody<Bytes, Error>;
 
-/// One request as it arrived.
+/// A request that the server received.
 #[derive(Debug, Clone)]
 pub struct Seen {
     pub method: Method,
     /// Path and query.
     pub uri: String,
     pub headers: HeaderMap,
-    /// Whether the client showed a certificate of the authority that is trusted here.
+    /// Whether the client showed a certificate of the authority that the server trusts.
     pub certified: bool,
 }
 
 impl Seen {
-    /// All values of a header, in order.
+    /// Returns all values of a header, in order.
     pub fn header(&self, name: &str) -> Vec<&str> {
         self.headers.get_all(name).iter().filter_map(|v| v.to_str().ok()).collect()
     }
 }
 
-/// A running server; it stops when dropped, and its connections with it.
+/// A running server; dropping it stops the server and closes its connections.
 pub struct ExtensionServer {
     pub address: SocketAddr,
     /// The authority that signed its certificate.
     pub ca_pem: String,
-    /// What it serves.
+    /// The API that it serves.
     pub api: Arc<FakeApi>,
     seen: Arc<Mutex<Vec<Seen>>>,
     task: JoinHandle<()>,
@@ -60,8 +60,8 @@ struct Served {
 }
 
 impl ExtensionServer {
-    /// Serves the resource on the loopback under a certificate for these names; `port` 0 is any. Certificates of the
-    /// authority `client_ca_pem` vouch for clients.
+    /// Serves the resource on the loopback address under a certificate for these names; `port` 0 stands for
+    /// any port. The certificates of clients are verified against `client_ca_pem`.
     pub async fn start(
         names: &[&str],
         port: u16,
@@ -84,7 +84,7 @@ impl ExtensionServer {
                     let Ok(stream) = acceptor.accept(stream).await else { return };
                     let certified = stream.get_ref().1.peer_certificates().is_some();
                     let service = service_fn(move |request| handle(Arc::clone(&served), request, certified));
-                    // A client that leaves is no failure of the test.
+                    // A client that disconnects is no failure of the test.
                     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
                 });
             }
@@ -92,13 +92,13 @@ impl ExtensionServer {
         Ok(Self { address, ca_pem, api, seen, task })
     }
 
-    /// Stops; afterwards connections are refused.
+    /// Stops the server; later connections are refused.
     pub async fn stop(mut self) {
         self.task.abort();
         let _ = (&mut self.task).await;
     }
 
-    /// All requests so far.
+    /// Returns all requests so far.
     pub fn seen(&self) -> Vec<Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -149,7 +149,7 @@ fn whole(code: u16, value: &Value) -> Response<Body> {
     response
 }
 
-/// One column of this server's own.
+/// Builds a table with one column that only this server has.
 fn table(list: &[u8]) -> Value {
     let list: Value = serde_json::from_slice(list).unwrap_or_default();
     let items = list["items"].as_array().cloned().unwrap_or_else(|| vec![list.clone()]);

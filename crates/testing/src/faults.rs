@@ -1,7 +1,7 @@
-//! A way to the API server on which everything goes wrong that can: late, stalled, broken and replayed watches, lost
-//! answers, refused and conflicting writes, a server that is away, and a component that dies between two writes.
+//! A faulty transport to the API server: late, stalled, broken and replayed watches, lost answers, refused
+//! and conflicting writes, a server that is down, and a component that crashes between two writes.
 //!
-//! All chance comes from one seeded generator.
+//! All randomness is from one seeded generator.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,33 +19,33 @@ use knarr_client::transport::{List, ListOptions, Transport, WatchEvent, WatchStr
 use knarr_client::{Error, Result};
 use tokio::sync::Notify;
 
-/// How often what goes wrong: chances between 0 and 1, delays at most.
+/// The rates of the faults: probabilities between 0 and 1, and maximum delays.
 #[derive(Debug, Clone, Copy)]
 pub struct Rates {
-    /// A request takes up to this long to arrive, and its answer again.
+    /// The longest time that a request takes to arrive, and its answer to return.
     pub latency: Duration,
-    /// An event of a watch is up to this much late.
+    /// The longest delay of a watch event.
     pub staleness: Duration,
     /// A write is refused before it is carried out.
     pub refused: f64,
-    /// A write is carried out and its answer lost.
+    /// A write is carried out and its answer is lost.
     pub lost: f64,
-    /// A change meets a conflict that the next try does not.
+    /// A change gets a conflict; its retry does not.
     pub conflict: f64,
     /// A watch breaks after an event.
     pub broken: f64,
-    /// A broken watch cannot go on from where it was.
+    /// A broken watch cannot resume at its revision, which is too old.
     pub expired: f64,
-    /// A watch that begins again tells some of what it told before.
+    /// A resumed watch repeats some of its events.
     pub replayed: f64,
-    /// A watch tells nothing for a long time, up to [`STALL`], and then everything at once.
+    /// A watch sends nothing for a long time, up to [`STALL`], and then everything at once.
     pub stalled: f64,
-    /// The component dies after a write, before it learns of it.
+    /// The component crashes after a write, before it gets the answer.
     pub crash: f64,
 }
 
 impl Rates {
-    /// Nothing goes wrong.
+    /// No faults.
     pub const NONE: Self = Self {
         latency: Duration::ZERO,
         staleness: Duration::ZERO,
@@ -65,14 +65,14 @@ pub const STALL: Duration = Duration::from_secs(20);
 /// How many revisions a replayed watch goes back.
 const REPLAY: u64 = 40;
 
-/// The chance that all ways of one test share.
+/// The generator and rates that all transports of one test share.
 #[derive(Clone)]
 pub struct Chance(Arc<Mutex<Drawn>>);
 
 struct Drawn {
     rng: fastrand::Rng,
     rates: Rates,
-    /// The server answers nobody.
+    /// Whether the server is down.
     down: bool,
 }
 
@@ -81,12 +81,12 @@ impl Chance {
         Self(Arc::new(Mutex::new(Drawn { rng: fastrand::Rng::with_seed(seed), rates, down: false })))
     }
 
-    /// From now on this much goes wrong.
+    /// Sets the rates from now on.
     pub fn set(&self, rates: Rates) {
         self.lock().rates = rates;
     }
 
-    /// Whether the server is away from now on. Its watches have to be ended as well: `FakeApi::disconnect`.
+    /// Sets whether the server is down. Its watches have to be ended as well: `FakeApi::disconnect`.
     pub fn set_down(&self, down: bool) {
         self.lock().down = down;
     }
@@ -117,7 +117,7 @@ impl Chance {
     }
 }
 
-/// The way of one life of a component: once it has crashed, nothing comes back any more.
+/// The transport of one life of a component: after a crash, no request returns.
 pub struct Faulty {
     inner: Arc<dyn Transport>,
     clock: Arc<dyn Clock>,
@@ -148,7 +148,7 @@ impl Faulty {
         self.crash.notify_waiters();
     }
 
-    /// What a dead component gets: nothing, ever.
+    /// Blocks forever if the component is dead, so that it gets no answer.
     async fn unless_dead(&self) {
         if self.crashed.load(Ordering::SeqCst) {
             future::pending::<()>().await;
@@ -177,7 +177,7 @@ impl Transport for Faulty {
             return Err(lost());
         }
         let writes = request.method() != Method::GET;
-        // Events are not what is tested, and would use up the chances.
+        // Events are not tested here, and would use up random numbers.
         let writes = writes && !request.uri().path().contains("/events");
         if writes && self.chance.happens(|r| r.refused) {
             return Err(Error::Status(StatusError::unavailable(
@@ -209,7 +209,7 @@ impl Transport for Faulty {
             return Err(lost());
         }
         let list = self.inner.list(resource, namespace, options).await;
-        // What arrives late shows an old state.
+        // A list that arrives late shows an old state.
         let wait = self.chance.up_to(|r| r.staleness);
         self.clock.sleep(wait).await;
         self.unless_dead().await;
@@ -250,7 +250,7 @@ impl Transport for Faulty {
     }
 }
 
-/// A watch whose events are late: all that gathers while one is waited for arrives with it.
+/// A watch whose events are late: all events that gather while one is delayed arrive with it.
 struct Late {
     events: WatchStream,
     chance: Chance,

@@ -1,4 +1,4 @@
-//! A webhook of a test: an HTTPS server with a certificate of its own that answers posted JSON by a function.
+//! A webhook for tests: an HTTPS server with its own certificate that answers posted JSON with a function.
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -21,29 +21,29 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::tls;
 
-/// What a webhook answers.
+/// The answer of a webhook.
 pub enum Reply {
     /// 200 with this JSON.
     Json(Value),
-    /// This code and body.
+    /// This status code and body.
     Raw(u16, Vec<u8>),
-    /// Nothing, ever.
+    /// No answer, ever.
     Never,
     /// The connection is closed without an answer.
     HangUp,
 }
 
-/// One request as it arrived.
+/// A request that the webhook received.
 #[derive(Debug, Clone)]
 pub struct Received {
-    /// With the query.
+    /// The path, with the query.
     pub path: String,
-    /// The Authorization header, or the empty string.
+    /// The Authorization header, or an empty string.
     pub authorization: String,
     pub body: Value,
 }
 
-/// A running webhook; it stops when dropped.
+/// A running webhook; dropping it stops it.
 pub struct HookServer {
     pub address: SocketAddr,
     /// The authority that signed its certificate.
@@ -56,7 +56,7 @@ pub struct HookServer {
 type Answer = Arc<dyn Fn(&Received) -> Reply + Send + Sync>;
 
 impl HookServer {
-    /// Listens on the loopback under a certificate for these names.
+    /// Starts the webhook on the loopback address under a certificate for these names.
     pub async fn start(
         names: &[&str],
         answer: impl Fn(&Received) -> Reply + Send + Sync + 'static,
@@ -64,7 +64,7 @@ impl HookServer {
         Self::start_with(tls::server(names, None).map_err(std::io::Error::other)?, answer).await
     }
 
-    /// The same under a certificate that is its own authority.
+    /// Starts the webhook under a certificate that is its own authority.
     pub async fn start_under_own_authority(
         names: &[&str],
         answer: impl Fn(&Received) -> Reply + Send + Sync + 'static,
@@ -91,7 +91,7 @@ impl HookServer {
                     let Ok(stream) = acceptor.accept(stream).await else { return };
                     let service =
                         service_fn(move |request| handle(request, Arc::clone(&seen), Arc::clone(&answer)));
-                    // A client that leaves is no failure of the test.
+                    // A client that disconnects is no failure of the test.
                     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
                 });
             }
@@ -99,17 +99,17 @@ impl HookServer {
         Ok(Self { address, ca_pem, received, connections, task })
     }
 
-    /// `https://127.0.0.1:PORT/path`.
+    /// Returns `https://127.0.0.1:PORT/path`.
     pub fn url(&self, path: &str) -> String {
         format!("https://{}{path}", self.address)
     }
 
-    /// All requests so far.
+    /// Returns all requests so far.
     pub fn received(&self) -> Vec<Received> {
         self.received.lock().map(|list| list.clone()).unwrap_or_default()
     }
 
-    /// How many connections were opened so far.
+    /// Returns how many connections were opened so far.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! What tests of several crates need; a dev-dependency only.
+//! Test support that several crates use; a dev-dependency only.
 
 pub mod extension_server;
 pub mod fake_api;

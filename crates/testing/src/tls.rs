@@ -10,8 +10,8 @@ use rustls::{RootCertStore, ServerConfig};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// A server's TLS under a certificate for these names, and the authority that signed it, PEM. With `client_ca_pem`,
-/// clients may show certificates of that authority.
+/// Returns a server's TLS configuration with a certificate for these names, and the authority that signed it,
+/// PEM. With `client_ca_pem`, clients may show certificates of that authority.
 pub fn server(names: &[&str], client_ca_pem: Option<&str>) -> Result<(ServerConfig, String), Error> {
     let ca_key = KeyPair::generate()?;
     let mut ca = CertificateParams::new(Vec::new())?;
@@ -37,7 +37,8 @@ pub fn server(names: &[&str], client_ca_pem: Option<&str>) -> Result<(ServerConf
     Ok((builder.with_single_cert(vec![leaf.der().clone()], key)?, ca_pem))
 }
 
-/// A server's TLS under a certificate that is its own authority, as `openssl req -x509` makes it, and that, PEM.
+/// Returns a server's TLS configuration with a certificate that is its own authority, like those of `openssl
+/// req -x509`, and that certificate, PEM.
 pub fn own_authority(names: &[&str]) -> Result<(ServerConfig, String), Error> {
     let key = KeyPair::generate()?;
     let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();

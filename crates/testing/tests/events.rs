@@ -1,4 +1,4 @@
-//! What becomes of the last events of a component that is to end.
+//! The last events of a component that stops are written.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ struct Lab {
     stop: CancellationToken,
 }
 
-/// A recorder whose requests take up to so long, and their answers again.
+/// Returns a recorder whose requests, and their answers, take up to `latency`.
 fn lab(latency: Duration) -> Lab {
     let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
     let api = FakeApi::new(Arc::clone(&clock), &[Event::RESOURCE, Pod::RESOURCE]);
@@ -49,7 +49,7 @@ async fn what_was_recorded_before_the_stop_is_written_after_it() {
     assert!(api.all::<Event>().is_empty(), "nothing was written yet");
     recorder.written().await;
     assert_eq!(api.all::<Event>().len(), 20);
-    // Nobody waits for what is not there.
+    // Without events there is nothing to wait for.
     let began = clock.monotonic();
     recorder.written().await;
     assert!(clock.monotonic() - began < Duration::from_millis(1));
@@ -63,7 +63,7 @@ async fn a_server_that_hangs_keeps_nobody_from_ending() {
     recorder.written().await;
     assert_eq!(clock.monotonic() - began, Duration::from_secs(2));
     stop.cancel();
-    // The writer ends as well, and a recorder without one waits for nothing.
+    // The writer ends as well, and a recorder without a writer does not wait.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let began = clock.monotonic();
     recorder.written().await;

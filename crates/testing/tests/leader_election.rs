@@ -1,4 +1,4 @@
-//! A leader that stops gives its lease up, and not before its work has ended, if that ends in time.
+//! A leader that stops releases its lease, but only after its work has ended, if that ends in time.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,11 +17,11 @@ use knarr_testing::faults::{Chance, Faulty, Rates};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// How long the work of a leader goes on after its token was cancelled: longer than the lease lasts.
+/// How long a leader's work continues after its token was cancelled: longer than the lease lasts.
 const WINDING_UP: Duration = Duration::from_secs(7);
 const LEASE: Duration = Duration::from_secs(3);
 const RENEW_DEADLINE: Duration = Duration::from_secs(2);
-/// Longer than any leader is waited for.
+/// Longer than any wait for a leader.
 const NEVER: Duration = Duration::from_secs(1_000_000);
 
 struct Candidate {
@@ -30,7 +30,7 @@ struct Candidate {
     running: JoinHandle<()>,
 }
 
-/// A process that stands for the lease; `at_work` counts all who act under it.
+/// Starts a process that stands for the lease; `at_work` counts the processes that act under it.
 fn candidate(
     api: &Arc<FakeApi>,
     identity: &str,
@@ -38,7 +38,7 @@ fn candidate(
     winding_up: Duration,
 ) -> Candidate {
     let (clock, stop) = (Arc::clone(api.client().clock()), CancellationToken::new());
-    // Answers take a moment: what is not waited for is not done.
+    // Answers take a moment, so that a request that is not awaited is not finished.
     let rates = Rates { latency: Duration::from_millis(300), ..Rates::NONE };
     let slow = Faulty::new(Arc::clone(api.client().transport()), Arc::clone(&clock), Chance::new(7, rates));
     let client = Client::new(slow, clock, identity);
@@ -90,7 +90,7 @@ async fn a_lease_is_given_up_when_the_work_under_it_has_ended() {
     assert_eq!(holder(), "first");
     let before = clock.monotonic();
     first.running.await.unwrap();
-    assert_ne!(holder(), "first", "whoever has ended holds nothing");
+    assert_ne!(holder(), "first", "a process that has ended does not hold the lease");
     while !second.works.load(Ordering::SeqCst) {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -99,7 +99,7 @@ async fn a_lease_is_given_up_when_the_work_under_it_has_ended() {
 
     second.stop.cancel();
     second.running.await.unwrap();
-    assert_eq!(holder(), "", "nobody is left");
+    assert_eq!(holder(), "", "no process is left");
 }
 
 #[tokio::test(start_paused = true)]
@@ -115,7 +115,7 @@ async fn work_that_does_not_end_keeps_neither_the_lease_nor_the_process() {
     assert_eq!(lease.spec.unwrap().holder_identity.as_deref(), Some(""));
 }
 
-/// Whose requests take up to this long to arrive, and their answers again.
+/// Returns a client whose requests, and their answers, take up to this long.
 fn slow(api: &Arc<FakeApi>, identity: &str, latency: Duration, seed: u64) -> (Client, Chance) {
     let clock = Arc::clone(api.client().clock());
     let chance = Chance::new(seed, Rates { latency, ..Rates::NONE });
@@ -123,9 +123,9 @@ fn slow(api: &Arc<FakeApi>, identity: &str, latency: Duration, seed: u64) -> (Cl
     (Client::new(slow, clock, identity), chance)
 }
 
-/// The leader tries to write a ConfigMap all the time, whether it is to end or not.
+/// The leader tries to write a ConfigMap all the time, even when it should end.
 #[tokio::test(start_paused = true)]
-async fn whoever_lost_the_lease_writes_nothing_though_its_renewals_were_answered_late() {
+async fn a_lost_lease_stops_writes_even_if_renewals_were_answered_late() {
     for seed in 0..20 {
         let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
         let kinds = [Lease::RESOURCE, Event::RESOURCE, ConfigMap::RESOURCE];
@@ -161,7 +161,7 @@ async fn whoever_lost_the_lease_writes_nothing_though_its_renewals_were_answered
             election("first").while_leading(renewing, until, work).await;
         });
         tokio::time::sleep(Duration::from_secs(5)).await;
-        // From now on nothing of what renews the lease arrives.
+        // From now on no renewal of the lease arrives.
         chance.set_down(true);
         api.disconnect();
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -169,7 +169,7 @@ async fn whoever_lost_the_lease_writes_nothing_though_its_renewals_were_answered
         let last = *sent.lock().unwrap().last().unwrap();
         let since: Duration = last.duration_since(renewed).try_into().unwrap();
         assert!(since > Duration::from_secs(1), "seed {seed}: it led for {since:?} only");
-        // Others count from when the renewal arrived.
+        // Other candidates count from the arrival of the renewal.
         assert!(since <= RENEW_DEADLINE, "seed {seed}: it wrote {since:?} after the last renewal");
         stop.cancel();
         tokio::time::timeout(Duration::from_secs(60), first).await.unwrap().unwrap();

@@ -1,7 +1,7 @@
-//! An API server in memory, small enough to reason about, for tests of what sits on the client.
+//! An API server in memory, small enough to reason about, for tests of code that uses the client.
 //!
-//! It keeps resourceVersions, uids, finalizers, graceful deletion of pods, subresources, patches and preconditions as
-//! the real one does, and knows nothing of validation, defaulting, admission or authorization.
+//! It implements resourceVersions, uids, finalizers, graceful deletion of pods, subresources, patches and
+//! preconditions as the real server does. It has no validation, defaulting, admission or authorization.
 
 mod store;
 mod target;
@@ -26,16 +26,16 @@ pub use store::Change;
 use store::Store;
 use target::Target;
 
-/// A request as the server got it.
+/// A request that the server received.
 #[derive(Debug, Clone)]
 pub struct Request {
     pub method: Method,
-    /// Without the query.
+    /// The path, without the query.
     pub path: String,
     pub body: Value,
-    /// The field manager of the client that asks.
+    /// The field manager of the client that sent it.
     pub by: Arc<str>,
-    /// When, on the server's clock.
+    /// When it arrived, by the server's clock.
     pub at: Timestamp,
 }
 
@@ -45,7 +45,7 @@ pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<Value>;
 /// Decides on a request before it is carried out: `Some` refuses it.
 pub type Guard = Box<dyn Fn(&Request, Lookup<'_>) -> Option<StatusError> + Send>;
 
-/// The server. Shared by `Arc`; it is the [`Transport`] of its clients.
+/// The server, shared by `Arc`; it is the [`Transport`] of its clients.
 pub struct FakeApi {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
@@ -54,7 +54,7 @@ pub struct FakeApi {
 
 struct State {
     resources: Vec<ResourceType>,
-    /// How often each resource was listed.
+    /// The number of lists of each resource.
     lists: Vec<(ResourceType, usize)>,
     store: Store,
     requests: Vec<Request>,
@@ -64,7 +64,7 @@ struct State {
 }
 
 impl FakeApi {
-    /// A server of these resources, empty.
+    /// Returns an empty server of these resources.
     pub fn new(clock: Arc<dyn Clock>, resources: &[ResourceType]) -> Arc<Self> {
         Arc::new_cyclic(|myself| {
             let state = State {
@@ -79,13 +79,14 @@ impl FakeApi {
         })
     }
 
-    /// Serves these resources from now on; objects of others stay, out of reach.
+    /// Serves only these resources from now on; objects of other resources stay stored, but cannot be
+    /// reached.
     pub fn serve_resources(&self, resources: &[ResourceType]) {
         self.lock().resources = resources.to_vec();
         self.changed.notify_waiters();
     }
 
-    /// How often somebody asked to list the resource through [`Transport::list`].
+    /// Returns how often clients listed the resource through [`Transport::list`].
     pub fn lists_of(&self, resource: &ResourceType) -> usize {
         self.lock().lists.iter().filter(|(r, _)| r == resource).map(|(_, n)| n).sum()
     }
@@ -94,7 +95,7 @@ impl FakeApi {
         Client::new(Arc::clone(self) as Arc<dyn Transport>, Arc::clone(&self.clock), "test")
     }
 
-    /// Puts an object there as it is, making up what is missing of uid and creation time; returns its uid.
+    /// Stores an object unchanged, except for a missing uid and creation time; returns its uid.
     pub fn add<K: Kind>(&self, object: &K) -> String {
         let value = serde_json::from_slice(&object.encode()).expect("kinds encode as JSON");
         let uid = self.lock().store.insert(K::RESOURCE, value, self.clock.now());
@@ -102,7 +103,7 @@ impl FakeApi {
         uid
     }
 
-    /// Changes an object past all rules of the API; nothing happens if it does not exist.
+    /// Changes an object without any of the API's rules; does nothing if it does not exist.
     pub fn edit<K: Kind>(&self, namespace: &str, name: &str, change: impl FnOnce(&mut K)) {
         let key = ObjectKey::new(namespace, name);
         let mut state = self.lock();
@@ -115,13 +116,13 @@ impl FakeApi {
         self.changed.notify_waiters();
     }
 
-    /// Takes an object away at once, whatever finalizers it has.
+    /// Removes an object at once, whatever finalizers it has.
     pub fn remove<K: Kind>(&self, namespace: &str, name: &str) {
         self.lock().store.remove(K::RESOURCE, &ObjectKey::new(namespace, name));
         self.changed.notify_waiters();
     }
 
-    /// As [`FakeApi::remove`], of any resource.
+    /// Removes an object of any resource like [`FakeApi::remove`].
     pub fn remove_untyped(&self, resource: &ResourceType, namespace: &str, name: &str) {
         self.lock().store.remove(*resource, &ObjectKey::new(namespace, name));
         self.changed.notify_waiters();
@@ -133,19 +134,20 @@ impl FakeApi {
         Some(K::clone(&held.typed::<K>().expect("stored objects decode")))
     }
 
-    /// All objects of a type, in key order.
+    /// Returns all objects of a type, in key order.
     pub fn all<K: Kind>(&self) -> Vec<K> {
         self.every::<K>().iter().map(|o| K::clone(o)).collect()
     }
 
-    /// As [`FakeApi::all`], shared: for who looks often.
+    /// Returns all objects like [`FakeApi::all`], but shared, for frequent callers.
     pub fn every<K: Kind>(&self) -> Vec<Arc<K>> {
         let state = self.lock();
         let all = state.store.list_held(&K::RESOURCE, "");
         all.map(|o| o.typed::<K>().expect("stored objects decode")).collect()
     }
 
-    /// Forgets all that there is and was. Informers that watch each other keep their server alive.
+    /// Drops all objects and their history. This breaks the reference cycle of informers that keep their
+    /// server alive.
     pub fn clear(&self) {
         let mut state = self.lock();
         state.requests = Vec::new();
@@ -153,28 +155,28 @@ impl FakeApi {
         state.store.clear();
     }
 
-    /// Plurals and names of everything in a namespace.
+    /// Returns the plurals and names of all objects in a namespace.
     pub fn objects_in(&self, namespace: &str) -> Vec<(&'static str, String)> {
         self.lock().store.keys_in(namespace).map(|(r, key)| (r.plural, key.name.to_string())).collect()
     }
 
-    /// Every change after this revision, whatever it changed, in order.
+    /// Returns all changes after this revision, of all resources, in order.
     pub fn changes_after(&self, revision: u64) -> Vec<Change> {
         self.lock().store.changes_after(revision).to_vec()
     }
 
-    /// Ends every watch, as a server does that restarts.
+    /// Ends every watch, as a server that restarts does.
     pub fn disconnect(&self) {
         self.lock().epoch += 1;
         self.changed.notify_waiters();
     }
 
-    /// The writes so far.
+    /// Returns the writes so far.
     pub fn writes(&self) -> Vec<Request> {
         self.lock().requests.iter().filter(|r| r.method != Method::GET).cloned().collect()
     }
 
-    /// Every request so far, lists and watches of informers aside.
+    /// Returns all requests so far, except lists and watches of informers.
     pub fn requests(&self) -> Vec<Request> {
         self.lock().requests.clone()
     }
@@ -305,7 +307,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// `None` once the resource is not served any more, or all watches were ended.
+    /// Returns `None` once the resource is no longer served, or all watches were ended.
     async fn next(&mut self) -> Option<WatchEvent> {
         let server = Arc::clone(&self.server);
         loop {
@@ -326,7 +328,7 @@ impl Watch {
                         return Some(event.clone());
                     }
                 }
-                // What was passed over need not be looked at again.
+                // Changes that were skipped need not be checked again.
                 self.seen = self.seen.max(state.store.revision());
                 if !state.resources.contains(&self.resource) {
                     return None;
@@ -341,7 +343,7 @@ fn held(value: &Value) -> Arc<Object> {
     Arc::new(Object::new(Bytes::from(value.to_string()), &[]).expect("stored objects have a header"))
 }
 
-/// Field selectors over name and namespace; other selectors choose everything.
+/// Evaluates field selectors on name and namespace; other selectors select all objects.
 fn selected(object: &Object, options: &ListOptions) -> bool {
     let terms = options.field_selector.iter().flat_map(|s| s.split(','));
     terms.filter_map(|term| term.split_once('=')).all(|(path, value)| match path {

@@ -1,4 +1,4 @@
-//! The objects of the fake API server, their history, and the rules of writing.
+//! The objects of the fake API server, their history, and the rules of writes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -17,23 +17,23 @@ use super::target::Target;
 
 type Result<T = Value> = std::result::Result<T, StatusError>;
 
-/// An object as JSON, and as watchers and informers share it.
+/// An object as JSON, and in the form that watchers and informers share.
 struct Stored {
     value: Value,
     held: Arc<Object>,
 }
 
-/// A change as the server carried it out.
+/// A change that the server carried out.
 #[derive(Debug, Clone)]
 pub struct Change {
     pub revision: u64,
     pub resource: ResourceType,
     pub event: WatchEvent,
-    /// The field manager of the client that asked for it; empty where the test itself reached into the server.
+    /// The field manager of the client that made it; empty if the test itself changed the server.
     pub by: Arc<str>,
 }
 
-/// Groups whose objects count the generations of their spec.
+/// Groups whose objects have a generation that counts changes of their spec.
 const COUNTED: [&str; 4] = ["apps", "autoscaling", "batch", "policy"];
 
 #[derive(Default)]
@@ -42,7 +42,7 @@ pub struct Store {
     objects: BTreeMap<(ResourceType, ObjectKey), Stored>,
     log: Vec<Change>,
     made: u64,
-    /// Who makes the next changes.
+    /// The field manager of the next changes.
     pub author: Arc<str>,
     /// The server that this store belongs to; watches outlive the call that starts them.
     pub myself: Weak<FakeApi>,
@@ -78,12 +78,12 @@ impl Store {
         self.objects.values().map(|o| &o.value).find(|o| o["metadata"]["uid"] == uid)
     }
 
-    /// The objects of a type, in one namespace if it is not empty.
+    /// Returns the objects of a type, in one namespace if it is not empty.
     pub fn list(&self, resource: &ResourceType, namespace: &str) -> impl Iterator<Item = &Value> {
         self.range(resource, namespace).map(|o| &o.value)
     }
 
-    /// As [`Store::list`], in the form that is shared.
+    /// Returns the objects like [`Store::list`], in the shared form.
     pub fn list_held(&self, resource: &ResourceType, namespace: &str) -> impl Iterator<Item = &Arc<Object>> {
         self.range(resource, namespace).map(|o| &o.held)
     }
@@ -96,7 +96,7 @@ impl Store {
         all.map(|(_, o)| o)
     }
 
-    /// Every change after this revision, in order.
+    /// Returns all changes after this revision, in order.
     pub fn changes_after(&self, revision: u64) -> &[Change] {
         &self.log[self.log.partition_point(|c| c.revision <= revision)..]
     }
@@ -107,7 +107,7 @@ impl Store {
         revision: u64,
     ) -> impl Iterator<Item = (u64, &WatchEvent)> {
         let changes = self.changes_after(revision).iter();
-        // Most are of another kind; every watcher passes over them.
+        // Every watcher skips the changes of other kinds, which are most, so the kind is compared first.
         let concerned = move |c: &&Change| c.resource.kind == resource.kind && c.resource == *resource;
         changes.filter(concerned).map(|c| (c.revision, &c.event))
     }
@@ -212,7 +212,7 @@ impl Store {
         self.write(target, &old, new)
     }
 
-    /// The pod gets its node, once.
+    /// Binds the pod to its node, once.
     pub fn bind(&mut self, target: &Target, binding: &Value, now: Timestamp) -> Result {
         let old = self.read(target)?;
         check(target, &old, &binding["metadata"])?;
@@ -237,7 +237,7 @@ impl Store {
 
     fn write(&mut self, target: &Target, old: &Value, new: Value) -> Result {
         let mut next = match target.subresource.as_deref() {
-            // A Deployment tells its revision in an annotation, which it writes with the status.
+            // A Deployment has its revision in an annotation, which the controller writes with the status.
             Some("status") if target.resource.plural == "deployments" => {
                 let mut next = with(old, &new, "status");
                 next["metadata"]["annotations"] = new["metadata"]["annotations"].clone();
@@ -322,7 +322,7 @@ fn not_found(target: &Target) -> StatusError {
     StatusError::not_found(&target.resource.group_resource(), target.name.as_deref().unwrap_or(""))
 }
 
-/// `uid` and `resourceVersion`, where they are asked for, must be the object's.
+/// Checks the preconditions: `uid` and `resourceVersion`, if given, must be those of the object.
 fn check(target: &Target, object: &Value, wanted: &Value) -> Result<()> {
     for field in ["uid", "resourceVersion"] {
         if !wanted[field].is_null() && wanted[field] != object["metadata"][field] {
@@ -333,14 +333,14 @@ fn check(target: &Target, object: &Value, wanted: &Value) -> Result<()> {
     Ok(())
 }
 
-/// `base` with one field of `other`.
+/// Returns `base` with one field of `other`.
 fn with(base: &Value, other: &Value, field: &str) -> Value {
     let mut out = base.clone();
     out[field] = other[field].clone();
     out
 }
 
-/// Without the null and empty-list fields that "not set" may look like.
+/// Removes null fields and empty lists, with which a client may express "not set".
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -361,7 +361,8 @@ fn grace_of(object: &Value, kind: &str, options: &Value) -> i64 {
     options["gracePeriodSeconds"].as_i64().or(own.as_i64()).unwrap_or(30)
 }
 
-/// Whether nothing holds back an object that is being deleted.
+/// Decides whether an object that is being deleted can be removed: it has no finalizers and no grace period
+/// left.
 fn may_go(object: &Value) -> bool {
     let meta = &object["metadata"];
     let none = |list: &Value| list.as_array().is_none_or(Vec::is_empty);

@@ -1,4 +1,4 @@
-//! What a path names, and the discovery documents.
+//! Parses the objects that a path names, and serves the discovery documents.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ impl Target {
     }
 }
 
-/// The document at a discovery path.
+/// Returns the document at a discovery path.
 pub fn discovery(path: &str, resources: &[ResourceType]) -> Option<Value> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     match parts.as_slice() {

@@ -1,5 +1,5 @@
-//! What an API server does beside storing: it takes nothing new into a namespace that goes, charges quotas, and knows
-//! of scales and of what pods use.
+//! What an API server does besides storing: it refuses creations in a terminating namespace, charges quotas,
+//! and serves scales and pod metrics.
 
 use std::future;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -26,18 +26,19 @@ use crate::checks::Outcome;
 use crate::node::{app, is_ready};
 use crate::objects::{BOUNDED, DOOMED, NAMESPACE, SCALED};
 
-/// The longest time between a quota's charge and the object that it was charged for.
+/// The longest time between a quota's charge and the creation of the object that it was charged for.
 const CHARGED: Duration = Duration::from_millis(20);
-/// How often a charge that met another one is tried.
+/// How often a charge with a conflict is tried.
 const TRIES: usize = 5;
-/// Requests of a whole run, several times as many as the busiest: beyond, components keep each other busy without end.
+/// The most requests of a run, several times as many as the busiest run has: with more, components keep each
+/// other busy without end.
 const MOST_REQUESTS: u64 = 200_000;
 
 pub struct Front {
     api: Arc<FakeApi>,
     clock: Arc<dyn Clock>,
     rng: Mutex<fastrand::Rng>,
-    /// What the pods of the Deployment that is scaled use together, in thousandths of a processor.
+    /// The CPU that the pods of the scaled Deployment use together, in millicores.
     pub load: AtomicI64,
     requests: AtomicU64,
 }
@@ -56,7 +57,8 @@ impl Front {
         })
     }
 
-    /// Fails once there were too many requests; no more are answered then, lest no time passes any more.
+    /// Fails once there were too many requests. Then no more are answered, because otherwise simulated time
+    /// would not advance.
     pub fn look(&self) -> Outcome {
         let requests = self.requests.load(Ordering::SeqCst);
         if requests <= MOST_REQUESTS {
@@ -67,7 +69,7 @@ impl Front {
         Err(format!("more than {MOST_REQUESTS} requests; the last: {}", last.join(", ")))
     }
 
-    /// What a create is refused for.
+    /// Returns an error if a create is refused.
     async fn admit(&self, path: &str) -> std::result::Result<(), StatusError> {
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let Some(at) = parts.iter().position(|p| *p == "namespaces") else { return Ok(()) };
@@ -90,7 +92,7 @@ impl Front {
         Ok(())
     }
 
-    /// One pod more, by compare-and-swap.
+    /// Charges one more pod, by compare-and-swap.
     async fn charge(&self) -> std::result::Result<(), StatusError> {
         let client =
             Client::new(Arc::clone(&self.api) as Arc<dyn Transport>, Arc::clone(&self.clock), "quota");
@@ -120,7 +122,7 @@ impl Front {
         refused("could not charge the quota")
     }
 
-    /// The scale of a Deployment, and the metrics of pods.
+    /// Answers requests for the scale of a Deployment and for pod metrics.
     fn answer(&self, request: &http::Request<Bytes>) -> Answer {
         let path = request.uri().path();
         if path == format!("/apis/metrics.k8s.io/v1beta1/namespaces/{NAMESPACE}/pods") {
@@ -151,7 +153,7 @@ impl Front {
             "spec": {"replicas": spec}, "status": {"replicas": status, "selector": format!("app={name}")}})))
     }
 
-    /// The load, shared by the pods that are there for it.
+    /// Returns the metrics: the load, shared by the Deployment's pods.
     fn metrics(&self) -> Value {
         let pods = self.api.every::<Pod>();
         let ready: Vec<_> = pods.iter().filter(|p| app(p) == SCALED && is_ready(p)).collect();

@@ -1,6 +1,7 @@
-//! Controllers that see late what they did themselves make no pod too many and give up none, however long it takes.
+//! Controllers that see their own writes late create no extra pods and delete none, however long it takes.
 //!
-//! With ReplicaSets that is the symptom of kubernetes#129795: pods that were created did not show, and more of them were.
+//! With ReplicaSets that is the symptom of kubernetes#129795: pods that were created did not show up in the
+//! cache, so more of them were created.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,16 +29,16 @@ use crate::node::{is_active, set};
 use crate::objects::NAMESPACE;
 use crate::world::controllers;
 
-/// Longer than upstream's expectations last.
-const LOOKS: u32 = 60;
+/// Together with [`BETWEEN`] longer than upstream's expectations last.
+const WAKE_UPS: u32 = 60;
 const BETWEEN: Duration = Duration::from_secs(10);
 
-/// A way on which changes of one resource arrive only while a gate is open.
+/// A transport on which changes of one resource arrive only while a gate is open.
 struct Lagging {
     inner: Arc<FakeApi>,
     late: ResourceType,
     gate: watch::Sender<bool>,
-    /// The create of this number is lost, and whoever then looks at what there is is kept waiting while the gate opens.
+    /// The create with this number is lost, and the list that follows waits until the gate opens.
     lost: Option<usize>,
     created: AtomicUsize,
 }
@@ -146,9 +147,9 @@ impl Lab {
         self.api.edit::<ReplicaSet>(NAMESPACE, "web", |set| set.spec.replicas = Some(replicas));
     }
 
-    /// The set is looked at again and again for ten minutes.
+    /// Wakes the controller again and again for ten minutes.
     async fn wake_often(&self) {
-        for n in 0..LOOKS {
+        for n in 0..WAKE_UPS {
             self.clock.sleep(BETWEEN).await;
             self.api.edit::<ReplicaSet>(NAMESPACE, "web", |set| {
                 let annotations = set.metadata.annotations.get_or_insert_default();
@@ -204,7 +205,7 @@ async fn a_replica_set_whose_informer_lags_deletes_no_pod_too_many() {
     lab.settle().await;
     lab.gate.send_replace(false);
     lab.scale(3);
-    // Who is the most expendable changes as pods get older.
+    // Which pod is deleted first changes as pods get older.
     lab.wake_often().await;
     assert_eq!((lab.asked(&Method::DELETE), lab.active()), (1, 3));
     lab.gate.send_replace(true);
@@ -218,7 +219,7 @@ async fn a_replica_set_that_is_gone_gets_no_pods_however_late_that_shows() {
     lab.settle().await;
     lab.gate.send_replace(false);
     lab.api.remove::<ReplicaSet>(NAMESPACE, "web");
-    // As the garbage collector does.
+    // Removes the pods, as the garbage collector does.
     lab.api.every::<Pod>().iter().for_each(|pod| lab.api.remove::<Pod>(NAMESPACE, pod.name()));
     lab.settle().await;
     assert_eq!((lab.asked(&Method::POST), lab.active()), (2, 0));
@@ -241,7 +242,7 @@ async fn a_deployment_that_is_gone_gets_no_sets_however_late_that_shows() {
     lab.settle().await;
     lab.gate.send_replace(false);
     lab.api.remove::<Deployment>(NAMESPACE, "web");
-    // As the garbage collector does.
+    // Removes the sets, as the garbage collector does.
     lab.api.every::<ReplicaSet>().iter().for_each(|set| lab.api.remove::<ReplicaSet>(NAMESPACE, set.name()));
     lab.settle().await;
     lab.gate.send_replace(true);
@@ -260,7 +261,7 @@ async fn a_job_that_runs_is_not_given_up_because_it_does_not_show() {
     api.add::<CronJob>(&serde_json::from_value(cron).expect("a CronJob"));
     let lab = Lab::start(api, clock, &["cronjob-controller"], Job::RESOURCE, false, None);
     lab.settle().await;
-    // What an earlier life of the controller has started.
+    // A Job that an earlier life of the controller has started.
     let owner = lab.api.every::<CronJob>().first().map(|cron| cron.uid().to_owned()).expect("a CronJob");
     let owners = json!([{"apiVersion": "batch/v1", "kind": "CronJob", "name": "cron", "uid": owner, "controller": true}]);
     let job = json!({"metadata": {"name": "cron-1", "namespace": NAMESPACE, "ownerReferences": owners}});
@@ -286,7 +287,8 @@ async fn a_job_is_not_read_before_the_wait_for_its_own_writes() {
     api.add::<Job>(&serde_json::from_value(job).expect("a Job"));
     let lab = Lab::start(api, clock, &["job-controller"], Job::RESOURCE, true, Some(2));
     lab.settle().await;
-    // The first index is done, which the informer of jobs is not told; the second pod is lost on its way.
+    // The first index is done, but the informer of jobs does not see it; the create of the second pod is
+    // lost.
     lab.gate.send_replace(false);
     let first = lab.api.every::<Pod>().first().map(|p| p.key()).expect("a pod");
     set(&lab.api, &first, "Succeeded", Some(0), lab.clock.now());

@@ -1,5 +1,5 @@
-//! Controllers, scheduler and API server on a bad day, by the seed: what must never happen does not, and in the end the
-//! cluster is as its objects say.
+//! Simulates controllers, scheduler and API server with faults, by seed: invariants hold at all times, and in
+//! the end the state of the cluster matches its objects.
 //!
 //! One seed again: `cargo xtask simulate --seed 7`; many: `cargo xtask simulate --seeds 10000`.
 
@@ -18,12 +18,12 @@ use knarr_client::WatchEvent;
 use knarr_testing::FakeApi;
 use world::run;
 
-/// After how many seeds a run tells how far it is.
+/// After how many seeds a run prints its progress.
 const PROGRESS: u64 = 100;
-/// Seeds of a run that asks for no others.
+/// The number of seeds of a run by default.
 const SEEDS: u64 = 3;
-/// Seeds that found something, and what. What it was has a test of its own as well: seeds change their meaning with
-/// the simulator.
+/// Seeds that found a fault, and which. Each fault has its own test as well, because changes of the simulator
+/// change the meaning of a seed.
 const FOUND: [(u64, &str); 8] = [
     (4, "a Job that was read before a wait started a second pod for an index that was done"),
     (10, "a Deployment whose scaling was interrupted between two sets never rolled out again"),
@@ -31,7 +31,7 @@ const FOUND: [(u64, &str); 8] = [
     (2091, "a finalizer that met a conflict stayed, and with it a Job that had all its pods"),
     (
         41534,
-        "a ReplicaSet that was gone, which its controller was not told, had pods made and deleted without end",
+        "a deleted ReplicaSet, of which its controller was not notified, had pods created and deleted without end",
     ),
     (
         60068,
@@ -86,7 +86,7 @@ fn what_was_found_before_is_not_found_again() {
     }
 }
 
-/// What happened to objects of these plurals, or to all where none is named.
+/// Returns the changes of objects of these plurals, or of all objects if it is empty.
 fn changes(api: &FakeApi, plurals: &str) -> Vec<String> {
     let shown = |plural: &str| plurals.is_empty() || plurals.split(',').any(|p| p == plural);
     let mut lines = Vec::new();
@@ -106,7 +106,7 @@ fn changes(api: &FakeApi, plurals: &str) -> Vec<String> {
     lines
 }
 
-/// Everything that happened, in order: what was asked and when, and what it changed.
+/// Returns everything that happened, in order: the requests with their times, and the changes.
 fn trace(seed: u64) -> Vec<String> {
     let run = run(seed);
     let api = &run.api;

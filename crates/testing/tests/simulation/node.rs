@@ -1,4 +1,5 @@
-//! The machines: pods start, end and go on each at its own pace, and a machine can be cut off or die.
+//! The simulated machines: pods start, run and end each at their own pace, and a machine can be cut off or
+//! die.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,14 +15,14 @@ use serde_json::{Value, json};
 
 use crate::objects::{FATAL, LEASES, NODES, add_node};
 
-/// One pod of a job in this many fails, and of the limited Job's failures this many are fatal.
+/// This fraction of a job's pods fails, and this fraction of the limited Job's failures is fatal.
 const FAILING: f64 = 0.2;
 const FATALLY: f64 = 0.2;
 /// How often a machine renews its lease.
 const RENEW: Duration = Duration::from_secs(10);
-/// How long a dead machine's Node stays until somebody removes it.
+/// How long a dead machine's Node stays until the user removes it.
 const NOTICED: Duration = Duration::from_secs(70);
-/// As long as no more machines have been made than this, others join.
+/// The most machines of a run; until then, new ones join.
 const MACHINES: usize = 5;
 /// Longer than node lifecycle waits for a lease.
 const CUT: Duration = Duration::from_secs(75);
@@ -30,15 +31,15 @@ const JOBS: [&str; 4] = ["batch", "cron", "indexed", "limited"];
 #[derive(Clone, Copy, PartialEq)]
 enum State {
     Up,
-    /// Its kubelet hears and says nothing; what runs there goes on.
+    /// Its kubelet has no connection; its containers keep running.
     CutUntil(Duration),
-    /// Nothing runs there any more.
+    /// Nothing runs on it any more.
     DeadSince(Duration),
 }
 
 struct Machine {
     state: State,
-    /// By how much slower than others it is.
+    /// The factor by which it is slower than others.
     slow: f64,
     renew: Duration,
 }
@@ -49,12 +50,12 @@ pub struct Machines {
     /// Until when a machine may fail, if machines do.
     failing_until: Option<Duration>,
     next_failure: Duration,
-    /// When another machine joins.
+    /// When the next machine joins.
     joins: Duration,
     made: usize,
-    /// When the next thing happens to a pod, by uid.
+    /// When the next event of a pod is due, by uid.
     due: BTreeMap<String, Duration>,
-    /// Processes that run: uids by the pod's name.
+    /// The running processes: uids by the pod's name.
     pub running: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -128,7 +129,7 @@ impl Machines {
             self.due.insert(pod.uid().to_owned(), now + wait);
             self.advance(api, pod).await?;
         }
-        // A kubelet ends what the API does not know any more; a machine that is cut off learns of it later.
+        // A kubelet ends pods that the API no longer has; a machine that is cut off learns of it later.
         let machines = &self.machines;
         let cut = machines.values().any(|m| matches!(m.state, State::CutUntil(_)));
         if !cut {
@@ -137,7 +138,7 @@ impl Machines {
         Ok(())
     }
 
-    /// Now and then a machine is cut off or dies, one at a time; a dead one is replaced by another.
+    /// Sometimes cuts off or kills a machine, one at a time; a dead one is replaced by another.
     fn fail(&mut self, api: &Arc<FakeApi>, now: Duration) {
         let back =
             self.machines.iter_mut().filter(|(_, m)| matches!(m.state, State::CutUntil(at) if at <= now));
@@ -163,7 +164,7 @@ impl Machines {
         let (dies, leaves) = (self.rng.f64() < 0.5, self.rng.f64() < 0.3);
         let Some((name, machine)) = self.machines.iter_mut().nth(at) else { return };
         if dies {
-            // One that leaves is taken out of the cluster at once.
+            // A machine that leaves is removed from the cluster at once.
             machine.state = State::DeadSince(if leaves { now.saturating_sub(NOTICED) } else { now });
             let there: BTreeSet<String> = api
                 .every::<Pod>()
@@ -218,7 +219,7 @@ impl Machines {
             }
             set(api, &pod.key(), "Running", None, now);
         } else if phase(pod) == "Running" && !is_ready(pod) {
-            // It was held for lost with its machine.
+            // The pod was considered lost with its machine.
             set(api, &pod.key(), "Running", None, now);
         } else if phase(pod) == "Running" && is_job {
             let fails = self.rng.f64() < FAILING;
@@ -236,7 +237,7 @@ impl Machines {
         }
     }
 
-    /// A pod that is being deleted stops, tells how it ended, and goes.
+    /// Stops a pod that is being deleted, reports how it ended, and removes it.
     async fn end(&mut self, api: &Arc<FakeApi>, pod: &Pod, is_job: bool) {
         self.stop(pod);
         if is_job && !has_ended(pod) {
@@ -247,12 +248,12 @@ impl Machines {
             preconditions: Some(Preconditions { uid: Some(pod.uid().to_owned()), resource_version: None }),
             ..DeleteOptions::default()
         };
-        // It may have gone meanwhile.
+        // The pod may have been removed meanwhile.
         let _ = api.client().delete::<Pod>(pod.namespace(), pod.name(), &options).await;
     }
 }
 
-/// Claims get volumes that can be used everywhere.
+/// Binds claims to volumes that can be used on all nodes.
 fn provision(api: &Arc<FakeApi>) {
     for claim in api.every::<PersistentVolumeClaim>() {
         if claim.spec.as_ref().is_none_or(|s| s.volume_name.is_some()) {
@@ -283,7 +284,7 @@ fn set_ready(api: &Arc<FakeApi>, name: &str) {
     });
 }
 
-/// What a kubelet says of a pod, and with what its container ended.
+/// Sets a pod's status as a kubelet does: the phase, and the exit code of its container.
 pub fn set(api: &Arc<FakeApi>, pod: &ObjectKey, phase: &str, exit: Option<i32>, now: Timestamp) {
     let ready = if phase == "Running" { "True" } else { "False" };
     api.edit::<Pod>(&pod.namespace, &pod.name, |pod| {

@@ -1,4 +1,4 @@
-//! What the cluster is given.
+//! The objects that the simulated cluster begins with.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
@@ -12,26 +12,26 @@ use serde_json::{Value, json};
 
 pub const NAMESPACE: &str = "ns";
 pub const LEASES: &str = "kube-node-lease";
-/// A namespace that is deleted some day, and one with a quota of as many pods.
+/// A namespace that is deleted during the run, and one with a quota of this many pods.
 pub const DOOMED: &str = "doomed";
 pub const BOUNDED: &str = "bounded";
 pub const QUOTA: i32 = 4;
-/// The Deployment that is scaled by what its pods use, its bounds, and what one pod should use, in thousandths.
+/// The Deployment that is autoscaled, its bounds, and the target CPU of one pod, in millicores.
 pub const SCALED: &str = "scaled";
 pub const SCALES: (i32, i32) = (2, 6);
 pub const TARGET: i64 = 100;
-/// How long pods of the Deployment `web` stay on a machine that does not answer.
+/// How long pods of the Deployment `web` tolerate an unresponsive machine, in seconds.
 pub const PATIENCE: i64 = 20;
 pub const NODES: [&str; 3] = ["n1", "n2", "n3"];
 pub const COMPLETIONS: i32 = 8;
 pub const PARALLELISM: i32 = 3;
-/// Of the Deployment: pods above and below the wanted number during a rollout.
+/// The rollout bounds of the Deployment: pods above and below the wanted number.
 pub const SURGE: i32 = 1;
 pub const UNAVAILABLE: i32 = 1;
-/// Pods of the guarded ReplicaSet, and how many of them its budget keeps.
+/// The pods of the guarded ReplicaSet, and how many of them its budget keeps.
 pub const GUARDED: usize = 3;
 pub const KEPT: usize = 2;
-/// Failures that the limited Job allows, and the exit code that ends it at once.
+/// The failures that the limited Job allows, and the exit code that ends it at once.
 pub const BACKOFF_LIMIT: i32 = 2;
 pub const FATAL: i32 = 42;
 
@@ -95,7 +95,7 @@ fn job(name: &str, mode: &str, limit: i32, policy: &Value) -> Value {
         "podFailurePolicy": policy, "selector": selector(name), "template": template(name, "Never")}})
 }
 
-/// A machine, with the lease that it renews.
+/// Adds a machine, with the lease that it renews.
 pub fn add_node(api: &FakeApi, name: &str) {
     let ready = json!([{"type": "Ready", "status": "True", "reason": "KubeletReady"}]);
     let allocatable = json!({"cpu": "8", "memory": "16Gi", "pods": "110"});
@@ -158,7 +158,7 @@ pub fn create(api: &FakeApi) {
     );
 }
 
-/// A ReplicaSet that may be asked for more pods than its quota has.
+/// Adds a ReplicaSet that may ask for more pods than its quota allows.
 fn bounded(api: &FakeApi) {
     let hard = json!({"pods": QUOTA.to_string()});
     add::<ResourceQuota>(api, &json!({"metadata": metadata(BOUNDED), "spec": {"hard": hard}}));

@@ -1,4 +1,4 @@
-//! Somebody who scales, rolls out and back, pauses, deletes and evicts.
+//! A simulated user who scales, rolls out and back, pauses, deletes and evicts.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,9 +20,9 @@ pub struct User {
     next: Duration,
     next_eviction: Duration,
     image: u32,
-    /// Whether the Deployments `gone` and `kept` have been deleted, the latter without what it owns.
+    /// Whether the Deployments `gone` and `kept` have been deleted, the latter with orphaned dependents.
     pub deleted: bool,
-    /// Whether a whole namespace was.
+    /// Whether a whole namespace was deleted.
     pub doomed: bool,
     pub orphaned: bool,
 }
@@ -52,7 +52,7 @@ impl User {
         }
     }
 
-    /// What is paused does not come to rest.
+    /// Resumes what is paused, which would never reach its wanted state.
     pub fn go_home(api: &Arc<FakeApi>) {
         deployment(api, |d| d.spec.paused = None);
     }
@@ -66,7 +66,7 @@ impl User {
                 deployment(api, |d| set_image(&mut d.spec.template.spec, &image));
             }
             4 => {
-                // To some state before.
+                // Rolls back to an earlier image.
                 let image = format!("image:{}", self.rng.u32(1..=self.image));
                 deployment(api, |d| set_image(&mut d.spec.template.spec, &image));
             }
@@ -124,7 +124,7 @@ impl User {
         format!("image:{}", self.image)
     }
 
-    /// As the eviction subresource does it: the budget is charged first, under the version that was read.
+    /// Evicts like the eviction subresource: the budget is charged first, at the version that was read.
     async fn evict(&mut self, api: &Arc<FakeApi>) {
         let mut pods = api.every::<Pod>();
         pods.retain(|p| app(p) == "guarded" && is_ready(p));

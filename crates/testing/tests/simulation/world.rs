@@ -1,4 +1,4 @@
-//! One run: API server, controllers, scheduler, machines and a user in one process, all by one seed.
+//! One run: API server, controllers, scheduler, machines and a user in one process, all driven by one seed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,14 +48,14 @@ const CONTROLLERS: [&str; 14] = [
     "statefulset-controller",
     "taint-eviction-controller",
 ];
-/// How long things go wrong.
+/// How long faults happen.
 const BAD: Duration = Duration::from_secs(120);
-/// How long the cluster has to come to rest: what failed again and again is tried again after 1000 s at most.
+/// How long the cluster has to become quiet: failed work is retried after 1000 s at most.
 const REST: Duration = Duration::from_secs(1200);
-/// As long as nothing happens after this, it is at rest.
+/// The cluster is quiet if nothing happens for this long.
 const QUIET: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(200);
-/// How long a component that has died is away.
+/// How long a component that has crashed is down.
 const RESTART: Duration = Duration::from_millis(500);
 
 fn resources() -> Vec<ResourceType> {
@@ -91,7 +91,7 @@ fn resources() -> Vec<ResourceType> {
     ]
 }
 
-/// How bad the day is differs by the seed.
+/// Chooses the rates of the faults by the seed.
 fn rates(rng: &mut fastrand::Rng) -> Rates {
     let mut upto = |most: f64| rng.f64() * most;
     Rates {
@@ -108,7 +108,7 @@ fn rates(rng: &mut fastrand::Rng) -> Rates {
     }
 }
 
-/// A run and what it found.
+/// A run and its findings.
 pub struct Run {
     pub api: Arc<FakeApi>,
     pub outcome: Outcome,
@@ -123,7 +123,7 @@ impl Drop for Run {
 /// Runs the seed.
 pub fn run(seed: u64) -> Run {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    // What components draw by themselves, such as back-offs.
+    // For random numbers that components draw themselves, such as back-offs.
     fastrand::seed(seed);
     runtime.expect("a runtime").block_on(simulate(seed))
 }
@@ -155,7 +155,7 @@ async fn simulate(seed: u64) -> Run {
     Run { api, outcome }
 }
 
-/// The bad time and what comes after it.
+/// Runs the time with faults and the time after it.
 async fn day(
     api: &Arc<FakeApi>,
     front: &Arc<Front>,
@@ -195,7 +195,7 @@ async fn day(
     }
 }
 
-/// The API server is away for a while now and then.
+/// The API server, which is down for a while now and then.
 struct Server {
     rng: fastrand::Rng,
     down_at: Duration,
@@ -237,7 +237,7 @@ impl Component {
     }
 }
 
-/// A component, and again after each crash.
+/// A component that is started again after each crash.
 struct Lives {
     component: Component,
     seed: u64,

@@ -1,4 +1,5 @@
-//! Claims: none is lost, and a pod that is no longer wanted takes its own along where the set says so.
+//! Claims: none is lost, and those of a pod that is scaled away are deleted with it if the set is configured
+//! so.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use knarr_api::kind::Kind;
 use super::sets::Recent;
 use super::{Outcome, ensure};
 
-/// The set whose claims go with pods that are scaled away.
+/// The set whose claims are deleted with pods that are scaled away.
 pub const SET: &str = "cache";
 
 #[derive(Default)]
@@ -34,7 +35,7 @@ impl Claims {
         Ok(())
     }
 
-    /// A claim goes only with a pod that is no longer wanted, and only where the set says so.
+    /// A claim is deleted only with a pod that is no longer wanted, and only if the set is configured so.
     fn may_go(&self, name: &str, now: Duration) -> Outcome {
         let ordinal = name.strip_prefix("data-cache-").and_then(|n| n.parse::<i32>().ok());
         let least = self.wanted.least(now);
@@ -43,7 +44,8 @@ impl Claims {
         })
     }
 
-    /// The claim of a pod that had gone before its set shrank stays, as upstream's does: nobody looks for it any more.
+    /// The claim of a pod that was removed before its set shrank stays, as upstream's does: no controller
+    /// handles it any more.
     pub fn pod(&self, before: Option<&Pod>, pod: &Pod, by: &str, now: Duration) -> Outcome {
         let ordinal = pod.name().strip_prefix("cache-").and_then(|n| n.parse::<i32>().ok());
         let Some(n) = ordinal.filter(|n| *n >= self.wanted.most(now)) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Jobs: never more pods at a time than they may have, and each counted at most once.
+//! Jobs: no Job has more pods at a time than it may have, and each pod is counted at most once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ pub struct Ends {
 pub struct Jobs {
     ends: BTreeMap<String, Ends>,
     parallelism: BTreeMap<String, i32>,
-    /// The CronJob's that are under way.
+    /// The running Jobs of the CronJob.
     of_cron: BTreeSet<String>,
 }
 
@@ -34,7 +34,8 @@ fn index(pod: &Pod) -> Option<&String> {
     pod.metadata.annotations.as_ref()?.get(INDEX)
 }
 
-/// What the status says of successes and failures: numbers, and uids that are not numbers yet.
+/// Returns the successes and failures in the status: the numbers, plus the uids that are not counted in them
+/// yet.
 pub fn counted(status: &JobStatus) -> (usize, usize) {
     let uncounted = status.uncounted_terminated_pods.clone().unwrap_or_default();
     let sum = |n: Option<i32>, uids: Option<Vec<String>>| {
@@ -44,7 +45,7 @@ pub fn counted(status: &JobStatus) -> (usize, usize) {
 }
 
 impl Jobs {
-    /// Remembers how the pod ended. One that is deleted before it has ended fails.
+    /// Records how the pod ended. A pod that is deleted before it has ended counts as failed.
     pub fn pod(&mut self, pod: &Pod) {
         let Some(job) = controller(&pod.metadata).filter(|o| o.kind == "Job") else { return };
         let ends = self.ends.entry(job.uid.clone()).or_default();

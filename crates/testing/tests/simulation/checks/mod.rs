@@ -1,7 +1,8 @@
-//! What must hold after every single write, whoever made it.
+//! Invariants that must hold after every single write, of any client.
 //!
-//! Controllers act on what they saw a while ago, as upstream's do. A bound on a number that a user changes is therefore
-//! one on the numbers of the last [`MEMORY`]: that is as long as a controller may not have heard of a change.
+//! Controllers act on a state that they saw a while ago, as upstream's do. A bound on a number that a user
+//! changes is therefore a bound on the numbers of the last [`MEMORY`], which is as long as a controller may
+//! not have seen a change.
 
 mod claims;
 mod jobs;
@@ -37,7 +38,7 @@ use taints::Taints;
 
 pub use rest::at_rest;
 
-/// How long a controller may act on what it saw before: a stalled watch, a broken one and its back-off.
+/// How long a controller may act on an old state: a stalled watch, a broken one and its back-off.
 const MEMORY: Duration = Duration::from_secs(60);
 
 pub type Outcome = Result<(), String>;
@@ -48,7 +49,7 @@ pub type Pods = BTreeMap<ObjectKey, Arc<Pod>>;
 #[derive(Default)]
 pub struct Checks {
     revision: u64,
-    /// Whether machines fail in this run: then pods go that nobody has chosen.
+    /// Whether machines fail in this run: then pods are removed that no controller has chosen.
     machines_fail: bool,
     pods: Pods,
     sets: Sets,
@@ -76,7 +77,7 @@ fn count(pods: &Pods, holds: impl Fn(&Pod) -> bool) -> i32 {
     i32::try_from(pods.values().filter(|p| holds(p)).count()).unwrap_or(i32::MAX)
 }
 
-/// The node that a DaemonSet's pod is on or meant for.
+/// Returns the node that a DaemonSet's pod is on or meant for.
 fn meant_for(pod: &Pod) -> Option<&str> {
     let wanted = || {
         let affinity = pod.spec.as_ref()?.affinity.as_ref()?.node_affinity.as_ref()?;
@@ -91,7 +92,7 @@ fn typed<K: Kind>(object: &Object) -> Arc<K> {
     object.typed::<K>().expect("stored objects decode")
 }
 
-/// An autoscaler keeps within its bounds.
+/// Checks that an autoscaler keeps within its bounds.
 fn autoscaled(deployment: &Deployment) -> Outcome {
     let (least, most) = SCALES;
     let replicas = deployment.spec.replicas.unwrap_or(1);
@@ -104,7 +105,7 @@ impl Checks {
         Self { machines_fail, ..Self::default() }
     }
 
-    /// Looks at every change since the last call.
+    /// Checks every change since the last call.
     pub fn look(&mut self, api: &FakeApi, now: Duration) -> Outcome {
         for change in api.changes_after(self.revision) {
             self.revision = change.revision;
@@ -173,7 +174,7 @@ impl Checks {
         }
     }
 
-    /// One daemon on a node, and two while one makes way for the other with a surge.
+    /// Checks that a node has one daemon, or two while one replaces the other with a surge.
     fn daemons(&self, name: &str, pod: &Pod) -> Outcome {
         let Some(node) = meant_for(pod) else { return Ok(()) };
         let there = count(&self.pods, |p| app(p) == name && is_active(p) && meant_for(p) == Some(node));
@@ -181,8 +182,8 @@ impl Checks {
         ensure(there <= most, || format!("{there} pods of DaemonSet {name} on {node}"))
     }
 
-    /// Never more pods than the quota has, but for those on their way out: when their time is up they are not charged any
-    /// more, whether they have gone or not.
+    /// Checks that there are no more pods than the quota allows, not counting terminating ones: once their
+    /// grace period is over they are no longer charged, whether they still exist or not.
     fn quota(&self) -> Outcome {
         let there = count(&self.pods, |p| p.namespace() == BOUNDED && is_active(p));
         ensure(there <= QUOTA, || format!("{there} pods where the quota has {QUOTA}"))

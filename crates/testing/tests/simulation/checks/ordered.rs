@@ -1,4 +1,5 @@
-//! The StatefulSet whose pods come and go in order: each after the one before it is ready, the last one first.
+//! The StatefulSet whose pods are created and deleted in order: each pod after the one before it is ready,
+//! the last one deleted first.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,7 +31,7 @@ impl Ordered {
         self.wanted.note(now, replicas);
     }
 
-    /// `before` is what the pod was, `pods` are those that there are now.
+    /// Checks a change of a pod: `before` is its previous state, `pods` are the present pods.
     pub fn pod(&mut self, before: Option<&Pod>, pod: &Pod, by: &str, now: Duration, pods: &Pods) -> Outcome {
         let Some(n) = ordinal(pod.name()) else { return Ok(()) };
         if is_ready(pod) || before.is_some_and(is_ready) {

@@ -1,4 +1,4 @@
-//! The garbage collector: it deletes nothing that has a live owner, and lets go of no owner before its dependents.
+//! The garbage collector: it deletes no object that has a live owner, and no owner before its dependents.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,11 +13,11 @@ const ORPHAN: &str = "orphan";
 
 struct Known {
     meta: ObjectMeta,
-    /// When each of its owners became one.
+    /// Since when the object has each of its owners.
     since: BTreeMap<String, Duration>,
 }
 
-/// What there is, by uid.
+/// The existing objects, by uid.
 #[derive(Default)]
 pub struct Owners(BTreeMap<String, Known>);
 
@@ -34,7 +34,7 @@ fn owners(meta: &ObjectMeta) -> impl Iterator<Item = &OwnerReference> {
 }
 
 impl Owners {
-    /// Looks at an object's next state, or at its last one.
+    /// Checks an object's next state, or its last one.
     pub fn look(&mut self, meta: ObjectMeta, deleted: bool, by: &str, now: Duration) -> Outcome {
         let uid = meta.uid.clone().unwrap_or_default();
         let before = self.0.get(&uid);
@@ -42,7 +42,7 @@ impl Owners {
             && let Some(before) = before
         {
             if is_going(&meta) && !is_going(&before.meta) {
-                self.nobody_owns(&before.meta)?;
+                self.has_no_live_owner(&before.meta)?;
             }
             for finalizer in [FOREGROUND, ORPHAN] {
                 if has_finalizer(&before.meta, finalizer) && !has_finalizer(&meta, finalizer) {
@@ -63,8 +63,8 @@ impl Owners {
         Ok(())
     }
 
-    /// An owner that waits for its dependents holds none of them.
-    fn nobody_owns(&self, meta: &ObjectMeta) -> Outcome {
+    /// Checks that the object has no live owner. An owner that waits for its dependents keeps none of them.
+    fn has_no_live_owner(&self, meta: &ObjectMeta) -> Outcome {
         let lives = |o: &&OwnerReference| {
             let owner = self.0.get(&o.uid).map(|k| &k.meta);
             owner.is_some_and(|m| !(is_going(m) && has_finalizer(m, FOREGROUND)))
@@ -73,7 +73,7 @@ impl Owners {
         ensure(owner.is_none(), || format!("{:?} was collected, and its owner {owner:?} is there", meta.name))
     }
 
-    /// The collector cannot have heard yet of what became a dependent a moment ago.
+    /// Checks that the object has no dependents. The collector may not have seen very recent ones yet.
     fn nothing_depends_on(&self, uid: &str, meta: &ObjectMeta, finalizer: &str, now: Duration) -> Outcome {
         let depends = |k: &&Known| {
             let holds = |o: &OwnerReference| {

@@ -1,4 +1,4 @@
-//! What must have come about in the end: the cluster is as its objects say.
+//! What must hold in the end: the state of the cluster matches its objects.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ fn image(spec: Option<&PodSpec>) -> Option<&str> {
 }
 
 impl Cluster {
-    /// All pods of an app are ready and of this image; gives how many there are.
+    /// Checks that all pods of an app are ready and have this image; returns their number.
     fn all_ready(&self, name: &str, wanted: Option<&str>) -> Result<i32, String> {
         let pods: Vec<_> = self.pods.iter().filter(|p| app(p) == name).collect();
         let ready = pods.iter().filter(|p| is_ready(p)).count();
@@ -59,7 +59,7 @@ pub fn at_rest(checks: &Checks, api: &FakeApi, front: &Front, user: &User) -> Ou
     autoscaled(api, &cluster, front)?;
     quota(api, &cluster)?;
     jobs(checks, api)?;
-    nobody_is_orphaned(api)
+    owners_exist(api)
 }
 
 fn deployment(api: &FakeApi, cluster: &Cluster) -> Outcome {
@@ -100,13 +100,14 @@ fn daemon_set(api: &FakeApi, cluster: &Cluster, name: &str) -> Outcome {
     ensure(everywhere, || format!("{} pods of DaemonSet {name} on {on:?}", of.len()))
 }
 
-/// Of a Deployment that was deleted nothing is left, or everything where that was asked for.
+/// Checks that nothing is left of a deleted Deployment, or that its dependents are left if they were to be
+/// orphaned.
 fn deleted(api: &FakeApi, cluster: &Cluster, user: &User) -> Outcome {
     let pods = |name: &str| cluster.pods.iter().filter(|p| app(p) == name).count();
     let sets = api.every::<ReplicaSet>();
     let of = |name: &'static str| sets.iter().filter(move |s| s.name().starts_with(name));
     ensure(!user.deleted || (pods("gone") == 0 && of("gone").count() == 0), || {
-        format!("{} pods and {} sets of nobody", pods("gone"), of("gone").count())
+        format!("{} pods and {} sets are left of a deleted Deployment", pods("gone"), of("gone").count())
     })?;
     ensure(pods("kept") == 4 && of("kept").count() == 1, || {
         format!("{} pods and {} sets of what was to be kept", pods("kept"), of("kept").count())
@@ -115,7 +116,7 @@ fn deleted(api: &FakeApi, cluster: &Cluster, user: &User) -> Outcome {
     ensure((orphans == 1) == user.orphaned, || "the set has the wrong owner".to_owned())
 }
 
-/// Of a namespace that was deleted nothing is left; another one has what belongs there.
+/// Checks that nothing is left of a deleted namespace, and that another one has what belongs in it.
 fn doomed(api: &FakeApi, cluster: &Cluster, user: &User) -> Outcome {
     if !user.doomed {
         let there = (cluster.all_ready("lost", None)?, cluster.all_ready("left", None)?);
@@ -126,7 +127,7 @@ fn doomed(api: &FakeApi, cluster: &Cluster, user: &User) -> Outcome {
     ensure(left.is_empty(), || format!("left in the namespace: {left:?}"))
 }
 
-/// As many pods as the load asks for, within the bounds.
+/// Checks that there are as many pods as the load requires, within the bounds.
 fn autoscaled(api: &FakeApi, cluster: &Cluster, front: &Front) -> Outcome {
     let scaled: Deployment = get(api, SCALED)?;
     let ready = cluster.all_ready(SCALED, None)?;
@@ -137,7 +138,7 @@ fn autoscaled(api: &FakeApi, cluster: &Cluster, front: &Front) -> Outcome {
     })
 }
 
-/// What the quota shows is what is there; it keeps nobody from what it has room for.
+/// Checks that the quota's usage matches the objects, and that it refuses nothing that fits.
 fn quota(api: &FakeApi, cluster: &Cluster) -> Outcome {
     let there = cluster.all_ready(BOUNDED, None)?;
     let quota = api.get::<ResourceQuota>(BOUNDED, BOUNDED).and_then(|q| q.status).unwrap_or_default();
@@ -186,8 +187,8 @@ fn jobs(checks: &Checks, api: &FakeApi) -> Outcome {
     ensure(api.get::<CronJob>(NAMESPACE, "cron").is_some(), || "the CronJob is gone".to_owned())
 }
 
-/// Whoever has an owner has one that is there.
-fn nobody_is_orphaned(api: &FakeApi) -> Outcome {
+/// Checks that all owners exist.
+fn owners_exist(api: &FakeApi) -> Outcome {
     fn all<K: Kind>(api: &FakeApi, into: &mut Vec<(&'static str, ObjectMeta)>) {
         into.extend(api.every::<K>().iter().map(|o| (K::RESOURCE.kind, o.meta().clone())));
     }

@@ -1,4 +1,4 @@
-//! ReplicaSets and the Deployment: how many pods there may be, and how many there have to be.
+//! ReplicaSets and the Deployment: how many pods they may have at most, and at least.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use super::{MEMORY, Outcome, Pods, controller, count, ensure, owner};
 use crate::node::{app, is_active, is_ready};
 use crate::objects::{BOUNDED, DOOMED, SURGE, UNAVAILABLE};
 
-/// A number and those that it was before.
+/// A number with its recent values.
 #[derive(Default)]
 pub struct Recent(Vec<(Duration, i32)>);
 
 impl Recent {
     pub fn note(&mut self, now: Duration, value: i32) {
-        // What was true until a moment ago is remembered for as long as the moment is.
+        // The value that was valid at the beginning of the period is kept for the whole period.
         let old = self.0.iter().rposition(|(at, _)| *at + MEMORY < now).unwrap_or(0);
         self.0.drain(..old);
         if self.0.last().is_none_or(|(_, last)| *last != value) {
@@ -49,10 +49,10 @@ struct Set {
 #[derive(Default)]
 pub struct Sets {
     by_uid: BTreeMap<String, Set>,
-    /// Uid and name of the Deployments that are there and stay.
+    /// Uid and name of the Deployments that exist and are not being deleted.
     deployments: BTreeMap<String, String>,
     web: Recent,
-    /// What the Deployment's ready pods have come up to since it last grew.
+    /// The highest number of the Deployment's ready pods since it last grew.
     floor: i32,
 }
 
@@ -104,12 +104,12 @@ impl Sets {
         if owner.as_deref() == Some("web") {
             self.rollout(now)?;
         }
-        // A set that shrinks to what it has is full.
+        // A set that shrinks to the number of pods that it has is full.
         self.pods(&uid, pods, now, false)
     }
 
-    /// The sets together never ask for more pods than wanted and the surge. There may be more pods than that for as
-    /// long as it takes a set that shrinks to give them up: upstream too bounds what is asked for.
+    /// Checks that the sets together never ask for more pods than wanted plus the surge. The pods themselves
+    /// may be more, until a shrinking set has deleted its pods: upstream also bounds only the replicas.
     fn rollout(&self, now: Duration) -> Outcome {
         let of_web = |s: &&Set| {
             let owner = controller(&s.object.metadata).and_then(|o| self.deployments.get(&o.uid));
@@ -120,7 +120,8 @@ impl Sets {
         ensure(asked <= most, || format!("the Deployment's sets ask for {asked} pods, {most} at most"))
     }
 
-    /// A set has never more pods than it asked for lately; nor fewer, once it had them, where nobody else takes any.
+    /// Checks that a set has no more pods than it asked for recently; and no fewer, once it had them, if no
+    /// other component removes any.
     pub fn pods(&mut self, uid: &str, pods: &Pods, now: Duration, keeps_all: bool) -> Outcome {
         let Some(set) = self.by_uid.get_mut(uid) else { return Ok(()) };
         let active = count(pods, |p| owner(p) == uid && is_active(p));
@@ -135,7 +136,7 @@ impl Sets {
         })
     }
 
-    /// Once they were there, never fewer ready pods than a rollout may take.
+    /// Checks that, once the pods were ready, a rollout never leaves fewer ready pods than it may.
     pub fn availability(&mut self, pods: &Pods, now: Duration) -> Outcome {
         let ready = count(pods, |p| app(p) == "web" && is_ready(p));
         let wanted = self.web.lately(now).last().unwrap_or(0);

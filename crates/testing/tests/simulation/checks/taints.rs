@@ -1,4 +1,4 @@
-//! Who is sent away from a machine that does not answer: only after its patience, and only from such a machine.
+//! Evictions from unresponsive machines: only after the pod's toleration time, and only from such a machine.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::objects::PATIENCE;
 /// Node lifecycle and taint eviction act under one account.
 const CONTROLLER: &str = "node-controller";
 
-/// When each machine had a taint that ends pods: from, and until when if that is over.
+/// When each machine had a NoExecute taint: from, and until when if it was removed.
 #[derive(Default)]
 pub struct Taints(BTreeMap<String, Vec<(Duration, Option<Duration>)>>);
 
