@@ -1,4 +1,5 @@
-//! `cargo xtask cis`: kube-bench with the profile in `xtask/cis`, against a server with no flags of its own.
+//! `cargo xtask cis`: runs kube-bench with the profile in `xtask/cis`, against a server without special
+//! flags.
 
 use std::path::PathBuf;
 
@@ -12,21 +13,21 @@ use crate::sandbox::NODE_IP;
 #[command(after_help = "Examples:\n  cargo xtask cis --kube-bench /usr/local/bin/kube-bench\n  \
     cargo xtask cis --kube-bench ./kube-bench -- --audit-log-path audit.log")]
 pub struct Args {
-    /// The program kube-bench (`go build` in its repository)
+    /// Program kube-bench (`go build` in its repository)
     #[arg(long, value_name = "FILE")]
     kube_bench: PathBuf,
-    /// Flags of the server; by default none but those that keep it in its namespaces
+    /// Flags of the server [default: only those that keep it in its namespaces]
     #[arg(last = true)]
     flags: Vec<String>,
 }
 
-/// What kube-bench found about one recommendation.
+/// kube-bench's result for one recommendation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Finding {
     number: String,
     text: String,
     status: String,
-    /// Only a person can decide it: the profile says `type: manual`.
+    /// Whether only a person can decide it: the profile has `type: manual`.
     manual: bool,
     actual: String,
 }
@@ -62,7 +63,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// A failure, or a warning that is not for a person to decide.
+/// Decides whether the result is a failure, or a warning that is not left to a person.
 fn is_wrong(finding: &Finding) -> bool {
     match finding.status.as_str() {
         "PASS" | "INFO" => false,
@@ -71,7 +72,7 @@ fn is_wrong(finding: &Finding) -> bool {
     }
 }
 
-/// Of kube-bench's `--json`.
+/// Parses the output of kube-bench's `--json`.
 fn findings(report: &Value) -> Vec<Finding> {
     let items = |value: &Value, name: &str| value[name].as_array().cloned().unwrap_or_default();
     let results = items(report, "Controls").into_iter().flat_map(|control| items(&control, "tests"));
@@ -88,7 +89,7 @@ fn findings(report: &Value) -> Vec<Finding> {
         .collect()
 }
 
-/// Counts by section, as `1.2`.
+/// Returns the counts by section, such as `1.2`.
 fn table(findings: &[Finding]) -> String {
     let section =
         |f: &Finding| f.number.rsplit_once('.').map_or(f.number.clone(), |(section, _)| section.to_owned());

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: broken input for everything that decodes, for longer than the tests do.
+//! `cargo xtask fuzz`: fuzzes the decoders for longer than the tests do.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Counters on every edge of the program, and what it compares its input with: what cargo-fuzz asks of the compiler,
-/// as far as a stable one has it.
+/// Counters on every edge of the program, and on comparisons with its input: the options of cargo-fuzz, as
+/// far as a stable compiler supports them.
 const COUNTERS: &[&str] = &[
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -18,9 +18,9 @@ const COUNTERS: &[&str] = &[
     "-Cdebug-assertions=on",
     "-Coverflow-checks=on",
 ];
-/// The longest input, as that of seeded runs.
+/// The longest input, the same as that of seeded runs.
 const INPUT_BYTES: u32 = 64 << 10;
-/// Limits on one input.
+/// The limits of one input.
 const SECONDS: u32 = 10;
 const MEGABYTES: u32 = 2048;
 
@@ -30,18 +30,19 @@ const MEGABYTES: u32 = 2048;
     cargo xtask fuzz --coverage --minutes 60   # all targets, an hour each, under libFuzzer\n  \
     cargo xtask fuzz objects --coverage --minutes 5")]
 pub struct Args {
-    /// What to fuzz; without it, the names of all targets
+    /// Target to fuzz; lists all targets if missing
     name: Option<String>,
-    /// For how long
+    /// Number of seconds
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Of the generator: the same seed is the same run
+    /// Seed of the generator: runs with the same seed are the same
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Let libFuzzer choose inputs by the code that they reach (needs a C++ compiler); new ones go to fuzz/corpus
+    /// Let libFuzzer choose inputs by the code that they reach (needs a C++ compiler); new ones are added to
+    /// fuzz/corpus
     #[arg(long)]
     coverage: bool,
-    /// With --coverage: for how long, each target
+    /// Number of minutes for each target, with --coverage
     #[arg(long, value_name = "MINUTES", requires = "coverage", conflicts_with = "seconds")]
     minutes: Option<u64>,
 }
@@ -61,7 +62,7 @@ fn seeded() -> Command {
     crate::cargo(&["run", "--quiet", "--release", "--package", "knarr-fuzz", "--bin", "knarr-fuzz", "--"])
 }
 
-/// One target after the other; a failure is shown and does not keep the others from their turn.
+/// Fuzzes one target after the other; a failure is printed, and the next target runs.
 fn guided(args: &Args) -> Result<()> {
     let listed = seeded().stderr(Stdio::inherit()).output().context("cannot list the targets")?;
     let listed = String::from_utf8(listed.stdout)?;
@@ -87,13 +88,13 @@ fn guided(args: &Args) -> Result<()> {
     if failed.is_empty() { Ok(()) } else { bail!("{}", failed.join("\n")) }
 }
 
-/// With counters, in a folder of its own: the flags would have everything built again.
+/// Builds with counters, in a separate folder, because the flags would rebuild everything.
 fn build() -> Result<PathBuf> {
     let folder = crate::root().join("target/fuzz");
     let mut command = crate::cargo(&["build", "--release", "--package", "knarr-fuzz"]);
     command.args(["--bin", "knarr-fuzz-guided", "--features", "coverage"]);
     command.env("RUSTFLAGS", COUNTERS.join(" ")).env("CARGO_TARGET_DIR", &folder);
-    // With flags for the target alone, build scripts and derives get no counters, which they could not link.
+    // The flags are set for the target only: build scripts and derives could not link the counters.
     command.args(["--target", &host()?]);
     crate::run(command)?;
     Ok(folder.join(host()?).join("release/knarr-fuzz-guided"))
@@ -106,7 +107,7 @@ fn host() -> Result<String> {
     host.map(ToOwned::to_owned).context("rustc does not name its host")
 }
 
-/// Folders of one target: inputs that are kept in the repository, those of this run, and failures.
+/// The folders of one target: the inputs in the repository, those of this run, and failures.
 struct Target<'a> {
     name: &'a str,
     kept: PathBuf,
@@ -173,8 +174,8 @@ impl<'a> Target<'a> {
         })
     }
 
-    /// Takes from what was found the inputs that reach code which those that are kept do not. How often they reach it does
-    /// not count: the repository would get thousands of inputs that differ in little.
+    /// Copies the inputs that reach code which the stored inputs do not reach. How often they reach it is
+    /// ignored: the repository would get thousands of similar inputs.
     fn keep(&self, program: &Path) -> Result<()> {
         let mut command = self.libfuzzer(program);
         command.args(["-merge=1", "-use_counters=0", "-max_len=4096"]).arg(&self.kept).arg(&self.found);
@@ -192,7 +193,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// The last count that libFuzzer logs as `cov: N`.
+/// Returns the last count that libFuzzer logs as `cov: N`.
 fn edges(log: &str) -> u64 {
     let counts = log.lines().filter_map(|line| line.split_once(" cov: "));
     counts.filter_map(|(_, rest)| rest.split(' ').next()?.parse().ok()).next_back().unwrap_or(0)

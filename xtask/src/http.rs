@@ -1,4 +1,4 @@
-//! A blocking HTTP/1.1 client over TLS: as thin as can be, so that the server is what is measured.
+//! A blocking HTTP/1.1 client over TLS, as thin as possible, so that benches measure the server.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,13 +13,13 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 
-/// No answer in this time is a failure, unless [`Access::with_timeout`] says otherwise.
+/// Requests time out after this, unless [`Access::with_timeout`] sets another limit.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub const JSON: &str = "application/json";
 pub const MERGE_PATCH: &str = "application/merge-patch+json";
 
-/// What a kubeconfig with inline credentials says.
+/// The contents of a kubeconfig with inline credentials.
 #[derive(Clone)]
 pub struct Access {
     config: Arc<ClientConfig>,
@@ -32,7 +32,7 @@ impl Access {
     pub fn from_kubeconfig(path: &Path) -> Result<Self> {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        // Long values may stand in a block of their own, on the line after `>-`.
+        // Long values may be in a block on the line after `>-`.
         let field = |name: &str| {
             let mark = format!("{name}: ");
             let mut lines = text.lines().map(str::trim).skip_while(|l| !l.starts_with(&mark));
@@ -55,7 +55,7 @@ impl Access {
         Ok(Self { config: Arc::new(config), address, timeout: TIMEOUT })
     }
 
-    /// The same, giving up after this long without a byte.
+    /// Returns the access with another timeout between two bytes.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -76,12 +76,12 @@ impl Access {
     }
 }
 
-/// A connection that is used again and again.
+/// A connection that is reused.
 pub struct Connection {
     stream: BufReader<StreamOwned<ClientConnection, TcpStream>>,
 }
 
-/// How long the answer's body is.
+/// The length of the answer's body.
 enum Body {
     Length(usize),
     Chunked,
@@ -113,7 +113,7 @@ impl std::fmt::Display for Refused {
 impl std::error::Error for Refused {}
 
 impl Connection {
-    /// One request; fails unless the answer's code is 2xx.
+    /// Sends one request; fails unless the answer's code is 2xx.
     pub fn send(&mut self, method: &str, path: &str, body: Option<&[u8]>) -> Result<Vec<u8>> {
         let answer = self.request(method, path, JSON, body)?;
         if !(200..300).contains(&answer.code) {
@@ -122,7 +122,7 @@ impl Connection {
         Ok(answer.body)
     }
 
-    /// One request, whatever the answer's code; fails where no whole answer came.
+    /// Sends one request, whatever the answer's code; fails without a complete answer.
     pub fn request(
         &mut self,
         method: &str,
@@ -151,12 +151,12 @@ impl Connection {
         Ok(serde_json::from_slice(&self.send(method, path, body.as_deref().map(str::as_bytes))?)?)
     }
 
-    /// Starts a watch; the connection serves nothing else from now on.
+    /// Starts a watch; the connection is used for it alone from now on.
     pub fn watch(self, path: &str) -> Result<Watch> {
         self.watch_as(path, JSON)
     }
 
-    /// As [`Self::watch`], in another form.
+    /// Starts a watch like [`Self::watch`], with another content type.
     pub fn watch_as(mut self, path: &str, accept: &str) -> Result<Watch> {
         let head = self.start("GET", path, [accept, JSON], None)?;
         if head.code != 200 {
@@ -169,7 +169,8 @@ impl Connection {
         }
     }
 
-    /// Sends a request, of which `types` are those of the answer and of the body, and reads the answer's head.
+    /// Sends a request and reads the head of the answer; `types` are the content types of the answer and of
+    /// the body.
     fn start(&mut self, method: &str, path: &str, types: [&str; 2], body: Option<&[u8]>) -> Result<Head> {
         let body = body.unwrap_or_default();
         let mut request = format!(
@@ -210,7 +211,7 @@ impl Connection {
         Ok(line.trim_end().to_owned())
     }
 
-    /// Appends the next chunk; false at the end.
+    /// Appends the next chunk; returns false at the end.
     fn chunk(&mut self, bytes: &mut Vec<u8>) -> Result<bool> {
         let length = usize::from_str_radix(self.line()?.split(';').next().unwrap_or_default(), 16)?;
         let begin = bytes.len();
@@ -232,7 +233,7 @@ impl Watch {
         Ok(serde_json::from_slice(&self.next_line()?)?)
     }
 
-    /// The next event as it came.
+    /// Returns the next event as it was received.
     pub fn next_line(&mut self) -> Result<Vec<u8>> {
         loop {
             if let Some(end) = self.pending.iter().position(|b| *b == b'\n') {

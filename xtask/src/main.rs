@@ -27,23 +27,24 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Run every test of the workspace, end-to-end ones included
+    /// Run every test of the workspace, including the end-to-end tests
     Test(test::Args),
-    /// Run controllers and scheduler through bad days, by the seed
+    /// Simulate controllers and scheduler with faults, by seed
     Simulate(simulate::Args),
-    /// Measure the release binary: a table, and last one line of JSON
+    /// Measure the release binary: print a table, and one line of JSON at the end
     Bench(bench::Args),
     /// Run Kubernetes' own conformance suite against the release binary (needs `go`, a module proxy and mmdebstrap)
     Conformance(conformance::Args),
-    /// Try the known ways out of containers and pods, on pure cgroup v2, too (as root)
+    /// Attempt known escapes of containers and pods, also on pure cgroup v2 (as root)
     Escapes(escapes::Args),
-    /// Feed broken input to what decodes, for as long as you like
+    /// Fuzz the decoders
     Fuzz(fuzz::Args),
     /// Run kube-bench with Knarr's profile against a server without flags (as root)
     Cis(cis::Args),
-    /// Run other people's clients against a fresh server (as root; gets them from PyPI, npm and the Go module registry)
+    /// Run other projects' clients against a fresh server (as root; downloads from PyPI, npm and the Go
+    /// module registry)
     Clients(clients::Args),
-    /// Run a server under kills and other faults, and check what its clients were answered
+    /// Run a server under kills and other faults, and check the answers that its clients got
     Soak(soak::Args),
     /// Write the field-schema table from the published Kubernetes Go modules (needs `go` and a module proxy)
     Codegen(codegen::Args),

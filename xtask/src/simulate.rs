@@ -1,4 +1,5 @@
-//! `cargo xtask simulate`: many days of controllers and scheduler, each by its seed; those that went wrong are named.
+//! `cargo xtask simulate`: runs many simulations of controllers and scheduler, each by its seed; prints the
+//! seeds that failed.
 
 use anyhow::Result;
 
@@ -9,13 +10,13 @@ use crate::{cargo, run};
     after_help = "Examples:\n  cargo xtask simulate --seeds 10000\n  cargo xtask simulate --seed 7                     # one of them again\n  cargo xtask simulate --seed 7 --show pods,jobs    # and what happened to these"
 )]
 pub struct Args {
-    /// The first seed; without --seeds the only one
+    /// First seed; without --seeds the only one
     #[arg(long)]
     seed: Option<u64>,
-    /// How many
+    /// Number of seeds
     #[arg(long)]
     seeds: Option<u64>,
-    /// How many at a time [default: one for each processor]
+    /// Number of parallel simulations [default: one for each processor]
     #[arg(long)]
     jobs: Option<usize>,
     /// Print every change of objects of these plurals
@@ -24,7 +25,7 @@ pub struct Args {
 }
 
 const TEST: &str = "nothing_forbidden_happens_and_the_cluster_comes_to_rest";
-/// Seeds where nobody says how many.
+/// The default number of seeds.
 const SEEDS: u64 = 1000;
 
 pub fn simulate(args: &Args) -> Result<()> {

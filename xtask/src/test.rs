@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every test there is, the end-to-end ones against the program built with them.
+//! `cargo xtask test`: runs every test, the end-to-end ones against the program built with them.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +13,7 @@ use crate::{cargo, release_binary, requirements};
     after_help = "Examples:\n  cargo xtask test\n  cargo xtask test --release\n  cargo xtask test -- --package knarr --test e2e b5_"
 )]
 pub struct Args {
-    /// Drive the release binary in the end-to-end tests
+    /// Use the release binary in the end-to-end tests
     #[arg(long)]
     release: bool,
     /// Arguments for `cargo test` instead of `--workspace`
@@ -21,11 +21,11 @@ pub struct Args {
     cargo: Vec<String>,
 }
 
-/// More failures than this have a reason that another run would not take away.
+/// With more failures than this, another run would not help.
 const MOST_REPEATED: usize = 3;
 
 pub fn run(args: &Args) -> Result<()> {
-    // Said before minutes of building are spent.
+    // Reported before minutes of building are spent.
     let missing = requirements::missing();
     if !missing.is_empty() {
         bail!("the tests need:\n  {}\n`.ci/run` installs them on Debian", missing.join("\n  "));
@@ -44,7 +44,7 @@ pub fn run(args: &Args) -> Result<()> {
         command.args(&args.cargo);
         return crate::run(command);
     }
-    // Every program runs, whichever of them fails: one run tells all there is to mend.
+    // Every test program runs even if others fail, so that one run shows all failures.
     let everything = ["--workspace", "--no-fail-fast"];
     let mut first = Outcome::default();
     if followed(command(&everything), &mut first)? {
@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command, shows what it says, and reads along; whether it succeeded.
+/// Runs a command, prints its output and parses it; returns whether it succeeded.
 fn followed(mut command: Command, outcome: &mut Outcome) -> Result<bool> {
     let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run cargo test")?;
     let mut shown = std::io::stdout().lock();
@@ -80,7 +80,7 @@ fn followed(mut command: Command, outcome: &mut Outcome) -> Result<bool> {
     Ok(child.wait().context("cargo test")?.success())
 }
 
-/// What the lines of test programs say.
+/// What the output of test programs contains.
 #[derive(Debug, Default)]
 struct Outcome {
     passed: BTreeSet<String>,
@@ -103,7 +103,7 @@ impl Outcome {
         self.programs_ended += usize::from(line.starts_with("test result: "));
     }
 
-    /// A few tests failed, and all programs lived to tell of their tests.
+    /// Returns whether a second run may help: few tests failed, and no program crashed.
     fn is_worth_repeating(&self) -> bool {
         (1..=MOST_REPEATED).contains(&self.failed.len()) && self.programs_begun == self.programs_ended
     }
@@ -126,7 +126,7 @@ mod tests {
         let outcome = read(one);
         assert!(outcome.passed.contains("a::b") && outcome.failed.contains("c"), "{outcome:?}");
         assert!(outcome.is_worth_repeating());
-        // A program that died tells nothing of its tests.
+        // A program that crashed prints no results of its tests.
         assert!(!read(&format!("{one}running 1 test\n")).is_worth_repeating());
         // Nothing was built.
         assert!(!read("error: could not compile").is_worth_repeating());

@@ -5,12 +5,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// The workspace's folder.
+/// Returns the workspace's folder.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_owned)
 }
 
-/// cargo, in the workspace's folder.
+/// Returns a cargo command in the workspace's folder.
 pub fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());

@@ -1,10 +1,10 @@
-//! What the compiler does not check: who may use whom, what may not stand in the code, how long a file may be.
+//! Rules that the compiler does not check: dependencies between crates, banned code, and the length of files.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The arrows of docs/ARCHITECTURE.md: a crate may use those named here, and none else of ours.
+/// The arrows of docs/ARCHITECTURE.md: the crates of the workspace that each crate may depend on.
 const ARROWS: &[(&str, &[&str])] = &[
     ("apimachinery", &[]),
     ("grpc", &[]),
@@ -52,12 +52,12 @@ const ARROWS: &[(&str, &[&str])] = &[
 const LONG_FILES: &[(&str, usize)] = &[];
 const LONG: usize = 800;
 
-/// Names that say nothing about what is in a crate or module.
+/// Names of crates and modules that do not describe their contents.
 const DRAWERS: &[&str] = &["util", "utils", "common", "helpers", "helper", "shared", "misc"];
 
-/// What may not stand in code outside tests, why, and in which files it is right.
+/// Code that is banned outside of tests, the reason, and the files in which it is allowed.
 const BANS: &[(&str, &str, &[&str])] = &[
-    (".unwrap()", "say what is wrong instead of panicking", &[]),
+    (".unwrap()", "return an error instead of panicking", &[]),
     ("unbounded_channel", "every queue has a limit", &[]),
     ("todo!(", "a stub is not done", &[]),
     ("unimplemented!(", "a stub is not done", &[]),
@@ -96,7 +96,7 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Every Rust file with its path from the root and its text.
+/// Returns every Rust file with its path from the root and its text.
 fn sources() -> Vec<(String, String)> {
     let root = root();
     let mut found = Vec::new();
@@ -120,7 +120,7 @@ fn is_test_file(name: &str) -> bool {
         || name.starts_with("crates/testing/")
 }
 
-/// The part of a file before its tests.
+/// Returns the part of a file before its tests.
 fn code(text: &str) -> &str {
     let is_module = |at: usize| {
         let next = text[at..].lines().nth(1).unwrap_or("");

@@ -1,4 +1,5 @@
-//! The API server alone under load: creates, gets, lists, a thousand watchers; beside kube-apiserver where that is asked for.
+//! The API server alone under load: creates, gets, lists, a thousand watchers; compared with kube-apiserver
+//! if requested.
 
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -25,22 +26,23 @@ const UPDATES: u32 = 200;
 const UPDATE_EVERY: Duration = Duration::from_millis(50);
 const ETCD: &str = "http://127.0.0.1:2379";
 
-/// Whose memory is measured.
+/// The processes whose memory is measured.
 struct Subject {
     name: &'static str,
     access: Access,
     server: u32,
-    /// What the server keeps its state in, if that is another process.
+    /// The process that stores the server's state, if that is another one.
     etcd: Option<u32>,
 }
 
-/// Ours first, then upstream's with the same requests in the same sandbox, if the folder of its binaries is given.
+/// Measures Knarr first, then upstream with the same requests in the same sandbox, if the folder of its
+/// binaries is given.
 pub fn measure(binary: &Path, lists: usize, objects: usize, upstream: Option<&PathBuf>) -> Result<Report> {
     let mut report = Report::new("apiserver");
     report.add("pods", objects as f64, "pods");
     let mut cluster = Cluster::new(binary)?;
     let mut alone = vec!["--disable-node", "--disable-scheduler", "--disable-controller-manager"];
-    // Nobody makes service accounts here.
+    // No controller creates service accounts here.
     let admission = ["--disable-admission-plugins", "ServiceAccount"];
     alone.extend(admission);
     cluster.start(&alone)?;
@@ -73,7 +75,7 @@ fn run(report: &mut Report, subject: &Subject, lists: usize, objects: usize) -> 
     report.add(&format!("{name} gets"), times.len() as f64 / begun.elapsed().as_secs_f64(), "gets/s");
     report.add_times(&format!("{name} get"), &times);
 
-    // Writes leave garbage that is gone soon after.
+    // Writes leave garbage that is collected soon after.
     std::thread::sleep(Duration::from_secs(5));
     let held = process::memory(subject.server)?.rss;
     report.add(&format!("{name} RSS with the pods"), held, "MB");
@@ -102,7 +104,7 @@ fn run(report: &mut Report, subject: &Subject, lists: usize, objects: usize) -> 
     Ok(())
 }
 
-/// The same work by all clients at once, each on a connection of its own.
+/// Does the same work with all clients at once, each on its own connection.
 fn clients(work: impl Fn(usize) -> Result<Vec<Duration>> + Sync) -> Result<Vec<Duration>> {
     std::thread::scope(|scope| {
         let work = &work;
@@ -120,7 +122,7 @@ fn create(access: &Access, client: usize, objects: usize) -> Result<Vec<Duration
     let mut times = Vec::new();
     for number in (client..objects).step_by(CLIENTS) {
         let mut pod = list::pod(number);
-        // The same object on both sides: a token's volume is added by one of them alone.
+        // Makes the object the same on both sides: otherwise only one of them adds a token's volume.
         pod["spec"]["automountServiceAccountToken"] = json!(false);
         let body = pod.to_string();
         let begun = Instant::now();
@@ -134,7 +136,7 @@ fn get(access: &Access, client: usize, objects: usize) -> Result<Vec<Duration>> 
     let mut connection = access.connect()?;
     let mut times = Vec::new();
     for i in 0..GETS_PER_CLIENT {
-        // Any order but theirs: neighbours must not be asked for one after the other.
+        // An order that differs from that of creation: neighbours must not be requested in turn.
         let number = (client * 7919 + i * 104_729) % objects;
         let path = format!("{PODS}/web-5d4f8c7b9-{number:05}");
         let begun = Instant::now();
@@ -144,7 +146,7 @@ fn get(access: &Access, client: usize, objects: usize) -> Result<Vec<Duration>> 
     Ok(times)
 }
 
-/// From the moment before an update is sent to its event at each of the watchers.
+/// Measures from the moment before an update is sent to its event at each of the watchers.
 fn watch(access: &Access) -> Result<(Vec<Duration>, Duration)> {
     let mut connection = access.connect()?;
     let map = |sent: u128| {
@@ -189,13 +191,13 @@ fn sent_at(line: &[u8]) -> Option<Duration> {
     digits.parse().ok().map(Duration::from_nanos)
 }
 
-/// kube-apiserver on etcd, with the certificates of our own server: the same kubeconfig fits.
+/// kube-apiserver on etcd, with the certificates of Knarr's server, so that the same kubeconfig fits.
 pub struct Upstream {
     children: Vec<Child>,
 }
 
 impl Upstream {
-    /// `more` are further options of kube-apiserver.
+    /// Starts it; `more` are further options of kube-apiserver.
     pub fn start(cluster: &Cluster, folder: &Path, access: &Access, more: &[&str]) -> Result<Self> {
         let mut started = Self { children: Vec::new() };
         let mut etcd = cluster.sandbox.command(folder.join("etcd"));
@@ -211,7 +213,7 @@ impl Upstream {
         server.arg(format!("--client-ca-file={}", file("ca.crt")));
         server.arg(format!("--tls-cert-file={}", file("apiserver.crt")));
         server.arg(format!("--tls-private-key-file={}", file("apiserver.key")));
-        // Keys in PKCS#8 are taken to sign with, but not to verify with: a certificate is.
+        // kube-apiserver signs with keys in PKCS#8, but cannot verify with them: it can with a certificate.
         server.arg(format!("--service-account-key-file={}", file("apiserver.crt")));
         server.arg(format!("--service-account-signing-key-file={}", file("apiserver.key")));
         server.args(["--service-account-issuer", "https://kubernetes.default.svc.cluster.local"]);

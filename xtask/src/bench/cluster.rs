@@ -18,7 +18,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// An empty sandbox. From now on this thread, and those that it starts, are in the sandbox's network.
+    /// Creates an empty sandbox. From now on this thread, and those that it starts, are in the sandbox's
+    /// network.
     pub fn new(binary: &Path) -> Result<Self> {
         let sandbox = Sandbox::new("bench");
         let network = std::fs::File::open(format!("/proc/{}/ns/net", sandbox.init))?;
@@ -27,7 +28,7 @@ impl Cluster {
         Ok(Self { binary: binary.to_owned(), sandbox, server: None })
     }
 
-    /// Starts the server; returns how long it took until it said that it is ready.
+    /// Starts the server; returns how long it took until it reported that it is ready.
     pub fn start(&mut self, options: &[&str]) -> Result<Duration> {
         let log = self.sandbox.path("server.log");
         let _ = std::fs::remove_file(&log);
@@ -52,7 +53,7 @@ impl Cluster {
         Ok(took)
     }
 
-    /// Ctrl-C, and the wait for the end.
+    /// Stops the server as Ctrl-C does, and waits for its end.
     pub fn stop(&mut self) -> Result<()> {
         let pid = self.pid()?;
         let mut server = self.server.take().context("no server runs")?;
@@ -72,7 +73,7 @@ impl Cluster {
         Access::from_kubeconfig(&self.data_dir().join("admin.kubeconfig"))
     }
 
-    /// The server's process id, as this machine sees it.
+    /// Returns the server's process id in this machine.
     pub fn pid(&self) -> Result<u32> {
         let nsenter = self.server.as_ref().context("no server runs")?.id();
         only_child(nsenter).context("the server is gone")

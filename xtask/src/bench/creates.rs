@@ -1,4 +1,4 @@
-//! Objects created a second. Each create is answered only once it is durable.
+//! Creates per second. Each create is answered only once it is durable.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! A cluster at rest.
+//! An idle cluster.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::process;
 use super::report::Report;
 
 const PODS: usize = 5;
-/// Until what the start left to do is done.
+/// How long the remaining work of the start takes.
 const SETTLE: Duration = Duration::from_secs(15);
 
 pub fn measure(binary: &Path, seconds: usize) -> Result<Report> {

@@ -1,4 +1,4 @@
-//! One LIST of many pods, and what holding them costs.
+//! One LIST of many pods, and the memory for holding them.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ pub fn measure(binary: &Path, runs: usize, objects: usize) -> Result<Report> {
     let begun = Instant::now();
     fill(&access, objects)?;
     let filled = begun.elapsed();
-    // Writes leave garbage that is gone soon after.
+    // Writes leave garbage that is collected soon after.
     std::thread::sleep(Duration::from_secs(5));
     let held = process::memory(pid)?;
 
@@ -40,7 +40,7 @@ pub fn measure(binary: &Path, runs: usize, objects: usize) -> Result<Report> {
     let count = list["items"].as_array().map_or(0, Vec::len);
     ensure!(count == objects, "{count} pods were listed, not {objects}");
     let after = process::memory(pid)?;
-    // What components looked at, they let go of after a while.
+    // Components release the memory of what they have read after a while.
     std::thread::sleep(REST);
     let rest = process::memory(pid)?;
 
@@ -83,7 +83,7 @@ fn fill(access: &Access, objects: usize) -> Result<()> {
     })
 }
 
-/// A pod as a Deployment makes them. No scheduler feels meant, so that the pods stay as they are.
+/// Returns a pod like those of a Deployment. It names no existing scheduler, so that the pods stay unbound.
 pub(super) fn pod(number: usize) -> Value {
     json!({
         "apiVersion": "v1",

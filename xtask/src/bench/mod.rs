@@ -1,4 +1,5 @@
-//! `cargo xtask bench NAME`: measures the release binary in a sandbox of its own; a table, and last one line of JSON.
+//! `cargo xtask bench NAME`: measures the release binary in its own sandbox; prints a table, and one line of
+//! JSON at the end.
 
 mod apiserver;
 pub mod cluster;
@@ -25,53 +26,54 @@ use clap::ValueEnum;
 pub struct Args {
     /// What to measure
     name: Name,
-    /// How often: starts, pods, seconds or lists; each bench has its own default
+    /// Number of starts, pods, seconds or lists; each bench has its own default
     #[arg(long)]
     runs: Option<usize>,
-    /// A folder with `kube-apiserver`, `kube-scheduler`, `kube-controller-manager` and `etcd`: `apiserver`, `scheduler` and `rollout`
-    /// measure them too
+    /// Folder with `kube-apiserver`, `kube-scheduler`, `kube-controller-manager` and `etcd`, for `apiserver`,
+    /// `scheduler` and `rollout` to measure them too
     #[arg(long, value_name = "FOLDER")]
     upstream: Option<std::path::PathBuf>,
-    /// Objects that `list` and `apiserver` hold, pods of `rollout`
+    /// Number of objects of `list` and `apiserver`, and of pods of `rollout`
     #[arg(long, default_value_t = 10_000)]
     objects: usize,
-    /// Nodes that `scheduler-core` places pods on
+    /// Number of nodes of `scheduler-core`
     #[arg(long, default_value_t = 5_000)]
     nodes: usize,
     #[command(flatten)]
     scheduler: scheduler::Options,
-    /// Print the line of JSON alone
+    /// Print only the line of JSON
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Name {
-    /// From the start of the process to a Ready node: first start on an empty folder, and the next one
+    /// Time from the start of the process to a Ready node: first start on an empty folder, and the next one
     Start,
-    /// Memory and processor time of a cluster at rest, empty and with pods
+    /// Memory and CPU time of an idle cluster, empty and with pods
     Idle,
-    /// From the creation of a pod to its Running, as an API client sees it
+    /// Time from the creation of a pod to its Running, as an API client sees it
     PodStart,
-    /// Objects created a second, each durable before it is answered
+    /// Creates per second, each durable before it is answered
     Creates,
-    /// Creates, gets, lists and watches of many pods, beside kube-apiserver with `--upstream`
+    /// Creates, gets, lists and watches of many pods, compared with kube-apiserver with `--upstream`
     Apiserver,
     /// One LIST of many pods
     List,
-    /// Pods scheduled a second through the API, by the workloads of upstream's scheduler_perf
+    /// Pods scheduled per second through the API, with the workloads of upstream's scheduler_perf
     Scheduler,
-    /// The scheduler without an API: pods a second on `--nodes` nodes, by the shape of the pods
+    /// Pods scheduled per second without an API on `--nodes` nodes, by the shape of the pods
     SchedulerCore,
-    /// A Deployment of `--objects` pods on simulated nodes, rolled over; with `--upstream` by kube-controller-manager too
+    /// A rollout of a Deployment of `--objects` pods on simulated nodes; with `--upstream` by
+    /// kube-controller-manager too
     Rollout,
-    /// The binary's size
+    /// Size of the binary
     Size,
 }
 
 pub fn run(args: &Args) -> Result<()> {
     if cfg!(debug_assertions) {
-        // The load comes from this program: unoptimized, it would be what is measured.
+        // This program generates the load: unoptimized, it would be the bottleneck.
         let mut command = crate::cargo(&["run", "--quiet", "--release", "--package", "xtask", "--"]);
         command.args(std::env::args_os().skip(1));
         return crate::run(command);
@@ -87,7 +89,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The benches that measure the release binary.
+/// Runs the benches that measure the release binary.
 fn of_binary(args: &Args) -> Result<report::Report> {
     let binary = crate::release_binary()?;
     Ok(match args.name {

@@ -1,4 +1,5 @@
-//! From the creation of a pod to its Running, seen by a client that watches; and from its deletion to its end.
+//! The time from the creation of a pod to its Running, seen by a watching client; and from its deletion to
+//! its end.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ pub fn measure(binary: &Path, runs: usize) -> Result<Report> {
     let listed = connection.json("GET", PODS, None)?;
     let from = listed["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
     let mut watch = access.connect()?.watch(&format!("{PODS}?watch=true&resourceVersion={from}"))?;
-    // The first batch warms caches that a node at work has warm.
+    // The first batch warms caches, as they are on a busy node.
     batch(&mut connection, &mut watch, &mut Times::default(), "warm-up", BATCH.min(runs))?;
     let mut times = Times::default();
     for begin in (0..runs).step_by(BATCH) {
@@ -41,8 +42,8 @@ struct Times {
     gone: Vec<Duration>,
 }
 
-/// One pod after the other is created and awaited; then they are deleted, likewise. Deleted at once, a pod's process
-/// might not yet listen for the signal that asks it to end.
+/// Creates the pods one after the other and waits for each; then deletes them in the same way. If a pod were
+/// deleted at once, its process might not yet handle the signal that asks it to end.
 fn batch(
     connection: &mut Connection,
     watch: &mut Watch,

@@ -1,4 +1,4 @@
-//! What the kernel says about a process.
+//! The kernel's statistics of a process.
 
 use std::fs;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 /// Memory of a process, in MB (10^6 bytes).
 pub struct Memory {
     pub rss: f64,
-    /// Like RSS, with pages that several processes share divided among them.
+    /// The RSS, with pages that several processes share divided among them.
     pub pss: f64,
     /// The highest RSS so far.
     pub peak: f64,
@@ -26,7 +26,7 @@ fn field(text: &str, name: &str) -> Result<f64> {
     Ok(kib * 1024.0 / 1e6)
 }
 
-/// Processor time that a process has used so far.
+/// Returns the CPU time that a process has used so far.
 pub fn cpu_time(pid: u32) -> Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("stat")?;
     let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
@@ -36,7 +36,7 @@ pub fn cpu_time(pid: u32) -> Result<Duration> {
     Ok(Duration::from_millis((ticks(11) + ticks(12)) * 10))
 }
 
-/// Context switches of all threads so far: how often the process woke up.
+/// Returns the context switches of all threads so far: how often the process woke up.
 pub fn wake_ups(pid: u32) -> Result<u64> {
     let mut sum = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
@@ -47,7 +47,7 @@ pub fn wake_ups(pid: u32) -> Result<u64> {
     Ok(sum)
 }
 
-/// The processes of the same pid namespace as `pid` whose command line holds `word` as an argument.
+/// Returns the processes of the same pid namespace as `pid` that have the argument `word`.
 pub fn beside(pid: u32, word: &str) -> Result<Vec<u32>> {
     let namespace = fs::read_link(format!("/proc/{pid}/ns/pid"))?;
     let mut found = Vec::new();

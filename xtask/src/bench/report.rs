@@ -1,4 +1,4 @@
-//! The outcome of a bench: rows for people, one line of JSON for programs.
+//! The result of a bench: rows for people, one line of JSON for programs.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 pub struct Report {
     name: &'static str,
-    /// What was measured, what it is called in the JSON, the value and its unit.
+    /// Description, name in the JSON, value and unit of each measurement.
     rows: Vec<(String, String, f64, &'static str)>,
 }
 
@@ -15,7 +15,7 @@ impl Report {
         Self { name, rows: Vec::new() }
     }
 
-    /// `unit` becomes the end of the JSON name: `first_start_p50_ms`.
+    /// Adds a value; `unit` becomes the end of the JSON name: `first_start_p50_ms`.
     pub fn add(&mut self, what: &str, value: f64, unit: &'static str) {
         let words: String = what
             .chars()
@@ -25,7 +25,7 @@ impl Report {
         self.rows.push((what.to_owned(), words, value, unit));
     }
 
-    /// Median, 99th percentile and maximum.
+    /// Adds the median, the 99th percentile and the maximum.
     pub fn add_times(&mut self, what: &str, times: &[Duration]) {
         for (name, share) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
             self.add(&format!("{what} {name}"), percentile(times, share).as_secs_f64() * 1000.0, "ms");
@@ -59,7 +59,7 @@ fn human(value: f64) -> String {
     if value >= 1000.0 { format!("{value:.0}") } else { format!("{value:.2}") }
 }
 
-/// The value that the given share of all are not above; zero of none.
+/// Returns the value that the given share of the times do not exceed; zero if there are none.
 pub fn percentile(times: &[Duration], share: f64) -> Duration {
     let mut sorted = times.to_vec();
     sorted.sort();

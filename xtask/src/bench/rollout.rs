@@ -1,5 +1,5 @@
-//! A Deployment of many pods on simulated nodes, rolled over once: our controllers, and upstream's
-//! kube-controller-manager on the same API server with `--upstream`.
+//! One rollout of a Deployment of many pods on simulated nodes: by Knarr's controllers, and with `--upstream`
+//! by upstream's kube-controller-manager on the same API server.
 
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -17,7 +17,7 @@ use crate::http::Access;
 use crate::sandbox::{log_to, only_child};
 
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
-/// Pods that a simulated node takes, with room for those that come before others go.
+/// The pods of one simulated node, which leaves room for new pods that start before old ones end.
 const PER_NODE: usize = 70;
 /// A rollout that does not end in this time has failed.
 const PATIENCE: Duration = Duration::from_secs(1800);
@@ -96,7 +96,7 @@ fn deployment(pods: usize) -> Value {
     })
 }
 
-/// Waits until all pods are of the Deployment's present template, and available.
+/// Waits until all pods have the Deployment's present template, and are available.
 fn complete(access: &Access, changed: &Value, pods: usize) -> Result<()> {
     let generation = changed["metadata"]["generation"].as_i64().context("a generation")?;
     let path = format!("{DEPLOYMENTS}?watch=true&resourceVersion=0&fieldSelector=metadata.name%3Dweb");
@@ -116,7 +116,7 @@ fn complete(access: &Access, changed: &Value, pods: usize) -> Result<()> {
     }
 }
 
-/// Writes that the API server has answered so far, whoever asked.
+/// Returns how many writes the API server has answered so far, of all clients.
 fn written(access: &Access) -> Result<f64> {
     let metrics = access.connect()?.send("GET", "/metrics", None)?;
     Ok(writes(&String::from_utf8_lossy(&metrics)))
@@ -147,7 +147,7 @@ impl Process {
         Ok(own)
     }
 
-    /// Upstream's, with requests as fast as it likes.
+    /// Starts upstream's kube-controller-manager without a limit on its requests.
     fn manager(cluster: &Cluster, folder: &Path) -> Result<Self> {
         let kubeconfig = cluster.data_dir().join("admin.kubeconfig");
         let key = |name: &str| cluster.data_dir().join("pki").join(name);

@@ -1,4 +1,5 @@
-//! The scheduler's core without an API: pods placed a second on thousands of nodes, by the shape of the pods.
+//! The scheduler's core without an API: pods scheduled per second on thousands of nodes, by the shape of the
+//! pods.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! The binary's size.
+//! The size of the binary.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! From the start of the process to a Ready node.
+//! The time from the start of the process to a Ready node.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub fn measure(binary: &Path, runs: usize) -> Result<Report> {
     Ok(report)
 }
 
-/// The server's word for it is not enough.
+/// Checks the node itself, in addition to the server's report.
 fn check(cluster: &Cluster) -> Result<()> {
     let nodes = cluster.access()?.connect()?.json("GET", "/api/v1/nodes", None)?;
     let conditions = nodes["items"][0]["status"]["conditions"].as_array().cloned().unwrap_or_default();

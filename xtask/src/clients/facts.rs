@@ -1,18 +1,18 @@
-//! The table of clients, `xtask/clients/clients.json`: where each one comes from, and in which version.
+//! The table of clients, `xtask/clients/clients.json`: the source and version of each client.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-/// Who has a client.
+/// Where a client is from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Registry {
     Pypi,
     Npm,
     Go,
-    /// The machine has it, in a version that is not for us to choose.
+    /// Installed on the machine, in a version that is not chosen here.
     Machine,
 }
 
@@ -21,33 +21,35 @@ pub enum Registry {
 pub struct Client {
     pub name: String,
     pub registry: Registry,
-    /// The registry's name for it: a package, a module, or a program of the machine.
+    /// The registry's name of it: a package, a module, or a program of the machine.
     pub package: String,
     #[serde(default)]
     pub version: String,
-    /// Further packages with their versions, as `NAME@VERSION`; a command of Go is built with them in place of older ones.
+    /// Further packages with their versions, as `NAME@VERSION`; a Go command is built with them in place of
+    /// older ones.
     #[serde(default)]
     pub with: Vec<String>,
-    /// The Go command in the module that is the client, or several with spaces between; without it, our program in the
-    /// folder of the client's name is built with the module.
+    /// The Go command in the module that is the client, or several with spaces between; if empty, the program
+    /// in the folder of the client's name is built with the module.
     #[serde(default)]
     pub command: String,
-    /// The commands are built in the module itself, where what it has in place of other modules holds.
+    /// Whether the commands are built in the module itself, so that its `replace` directives hold.
     #[serde(default)]
     pub in_place: bool,
-    /// The path of our program's module: what a client keeps in `internal` is for modules below its own path.
+    /// The path of the program's module: a client's `internal` packages are only visible to modules below its
+    /// own path.
     #[serde(default)]
     pub module: String,
-    /// Files and folders of the module that the script uses, such as the client's definitions of resources.
+    /// Files and folders of the module that the script uses, such as the client's CustomResourceDefinitions.
     #[serde(default)]
     pub files: Vec<String>,
-    /// Our script that uses the client.
+    /// The script of this repository that uses the client.
     #[serde(default)]
     pub script: String,
 }
 
 impl Client {
-    /// The package and those with it, as name and version.
+    /// Returns the package and those with it, as name and version.
     pub fn packages(&self) -> impl Iterator<Item = (&str, &str)> {
         let with = self.with.iter().filter_map(|package| package.rsplit_once('@'));
         std::iter::once((self.package.as_str(), self.version.as_str())).chain(with)
@@ -66,7 +68,7 @@ pub fn read(path: &Path) -> Result<Vec<Client>> {
     Ok(table.clients)
 }
 
-/// Those with these names, or all if there are no names.
+/// Returns the clients with these names, or all if there are no names.
 pub fn chosen(clients: Vec<Client>, names: &[String]) -> Result<Vec<Client>> {
     if let Some(unknown) = names.iter().find(|name| clients.iter().all(|client| client.name != **name)) {
         let known: Vec<&str> = clients.iter().map(|client| client.name.as_str()).collect();

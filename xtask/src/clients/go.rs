@@ -1,4 +1,4 @@
-//! Builds clients of the Go module registry: their commands, or our programs with their modules.
+//! Builds Go clients: the commands of their modules, or this repository's programs with their modules.
 
 use std::fs;
 use std::path::Path;
@@ -8,23 +8,24 @@ use anyhow::Result;
 
 use super::facts::Client;
 
-/// The folder, in a client's own, that holds what the table names of a module's files.
+/// The folder, inside a client's own, for the module files that the table names.
 pub const FILES: &str = "files";
-/// Of Go, for our programs: what the modules in the table need.
+/// The Go version of the programs here: what the modules in the table need.
 const GO: &str = "1.26.0";
-/// Copies files of a module from where Go keeps it; the words are the module and the files.
+/// Copies files of a module from Go's module cache; the arguments are the module and the files.
 const COPY: &str = r#"set -eu
 from=$(go list -mod=mod -m -f '{{.Dir}}' "$0")
 for file; do
     mkdir -p "files/$(dirname "$file")"
     cp -r --no-preserve=mode "$from/$file" "files/$(dirname "$file")"
 done"#;
-/// Builds commands where Go keeps their module; the words are the module, the folder for the programs, and the commands.
+/// Builds commands in Go's module cache; the arguments are the module, the folder for the programs, and the
+/// commands.
 const IN_PLACE: &str = r#"set -eu
 cd "$(go list -m -f '{{.Dir}}' "$0")"
 go build -o "$@""#;
 
-/// The steps that build the client's commands, in an empty folder.
+/// Returns the steps that build the client's commands, in an empty folder.
 pub fn commands(client: &Client, folder: &Path) -> Vec<Command> {
     let commands: Vec<&str> = client.command.split_whitespace().collect();
     let module = module(client);
@@ -38,7 +39,7 @@ pub fn commands(client: &Client, folder: &Path) -> Vec<Command> {
         install.env("GOBIN", folder.join("bin"));
         vec![install]
     } else {
-        // With newer modules than it asks for itself.
+        // Requires newer modules than the client does itself.
         let required = client.packages().map(|(module, version)| format!("-require={module}@{version}"));
         let mut edit = step(&["mod", "edit"], folder);
         edit.args(required);
@@ -49,7 +50,7 @@ pub fn commands(client: &Client, folder: &Path) -> Vec<Command> {
     steps.into_iter().chain(copy(client, folder)).collect()
 }
 
-/// The steps that build our program of the client's name with the modules of the table.
+/// Returns the steps that build the program of the client's name with the modules of the table.
 pub fn program(client: &Client, folder: &Path, source: &Path) -> Result<Vec<Command>> {
     fs::create_dir_all(folder)?;
     for entry in fs::read_dir(source)?.flatten() {
@@ -77,7 +78,7 @@ fn shell(script: &str, folder: &Path) -> Command {
     command
 }
 
-/// Copies the files of the module that the table names, if it names any.
+/// Returns the step that copies the files of the module that the table names, if it names any.
 fn copy(client: &Client, folder: &Path) -> Option<Command> {
     let mut copy = shell(COPY, folder);
     copy.arg(module(client)).args(&client.files);

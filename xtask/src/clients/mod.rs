@@ -1,4 +1,5 @@
-//! `cargo xtask clients`: other people's client programs against a fresh server, and a table of how they fared.
+//! `cargo xtask clients`: runs other projects' clients against a fresh server, and prints a table of the
+//! results.
 
 mod facts;
 mod go;
@@ -28,13 +29,13 @@ pub struct Args {
     /// Only this client; may be given several times
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// The folder that keeps what comes from the registries
+    /// Folder to cache downloads from the registries in
     #[arg(long, value_name = "DIR", default_value = "target/clients")]
     cache: PathBuf,
-    /// How the outcome is printed
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
-    /// A client that takes longer has failed
+    /// Time after which a client has failed
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
 }
@@ -45,7 +46,7 @@ enum Format {
     Json,
 }
 
-/// The scripts and programs that use the clients, and the table of versions.
+/// Returns the folder of the scripts and programs that use the clients, and of the table of versions.
 fn folder() -> PathBuf {
     crate::root().join("xtask/clients")
 }
@@ -55,7 +56,7 @@ pub fn run(args: &Args) -> Result<()> {
     let binary = crate::release_binary()?;
     std::fs::create_dir_all(&args.cache)?;
     let cache = args.cache.canonicalize()?;
-    // The registries come first: once there is a sandbox, this thread is in its network.
+    // Downloads are done first, because from the start of the sandbox on this thread is in its network.
     let fetched: Vec<Fetched> = clients.iter().map(|client| registries::fetch(client, &cache)).collect();
     let rows = try_all(&binary, &cache, clients, fetched, Duration::from_secs(args.timeout))?;
     match args.output {
@@ -83,7 +84,7 @@ fn try_all(
     let logs = cache.join("logs");
     std::fs::create_dir_all(&logs)?;
     let mut cluster = Cluster::new(binary)?;
-    // How full the disk is says nothing about clients.
+    // The clients' results do not depend on the free space of the disk.
     cluster.start(&["--eviction-hard", "memory.available<100Mi"])?;
     let mut rows = Vec::new();
     for (client, fetched) in clients.into_iter().zip(fetched) {

@@ -1,8 +1,8 @@
-//! What became of one client, and what its output says about it.
+//! The result of one client, and the reason of a failure from its output.
 
 use super::facts::Client;
 
-/// A line of a script that begins so names what the script tries next.
+/// A line of a script that begins like this names its next step.
 const STEP: &str = "try: ";
 /// The longest reason.
 const REASON: usize = 200;
@@ -11,7 +11,7 @@ const REASON: usize = 200;
 pub enum Outcome {
     Works,
     Failed(String),
-    /// The client could not be had, which says nothing about Knarr.
+    /// The client could not be installed, which says nothing about Knarr.
     Unavailable(String),
 }
 
@@ -40,7 +40,7 @@ impl Outcome {
 pub struct Row {
     pub client: String,
     pub version: String,
-    /// What was tried; of a client that failed, the last one is what failed.
+    /// The steps that were tried; if the client failed, the last one is the one that failed.
     pub tried: Vec<String>,
     pub outcome: Outcome,
     pub seconds: u64,
@@ -61,12 +61,12 @@ pub enum End {
     TimeLimit,
 }
 
-/// What the output of a script names as tried.
+/// Returns the steps that a script's output names.
 pub fn steps(output: &str) -> Vec<String> {
     output.lines().filter_map(|line| line.strip_prefix(STEP)).map(|step| step.trim().to_owned()).collect()
 }
 
-/// A client works if its script ended well and tried something.
+/// Judges a client: it works if its script succeeded and tried at least one step.
 pub fn judge(end: End, output: &str) -> Outcome {
     let steps = steps(output);
     match (end, steps.last()) {
@@ -81,7 +81,7 @@ fn at(step: Option<&String>, reason: &str) -> String {
     step.map_or_else(|| reason.to_owned(), |step| format!("{step}: {reason}"))
 }
 
-/// What registries' clients say of a package that is not to be had.
+/// What registries' clients print if a package is not available.
 const ABSENT: [&str; 12] = [
     "No matching distribution found",
     "No matching version found",
@@ -97,7 +97,8 @@ const ABSENT: [&str; 12] = [
     "No module named pip",
 ];
 
-/// A client that could not be fetched or built: it is unavailable if a registry does not have it, else the fault is ours.
+/// Judges a client that could not be fetched or built: it is unavailable if a registry does not have it,
+/// otherwise the fault is in this repository.
 pub fn not_fetched(output: &str) -> Outcome {
     match output.lines().find(|line| ABSENT.iter().any(|word| line.contains(word))) {
         Some(line) => Outcome::Unavailable(shortened(line)),
@@ -105,7 +106,7 @@ pub fn not_fetched(output: &str) -> Outcome {
     }
 }
 
-/// The last error that is named after the last step; the last line if none is.
+/// Returns the last error after the last step, or the last line if there is none.
 fn error(output: &str) -> String {
     let is_error = |line: &&str| line.contains("Error") && !line.starts_with(char::is_whitespace);
     let since = output.lines().rev().take_while(|line| !line.starts_with(STEP)).find(is_error);

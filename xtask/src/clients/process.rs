@@ -1,4 +1,4 @@
-//! One process whose output goes to a file, with a time limit and a word now and then while it runs.
+//! Runs one process with its output in a file, a time limit, and a message now and then.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::sandbox::log_to;
 /// How often a process that takes long is mentioned.
 const MENTION: Duration = Duration::from_secs(15);
 
-/// Appends the output to `log`; what is beyond `limit` is killed.
+/// Appends the output to `log`; kills the process after `limit`.
 pub fn run(mut command: Command, log: &Path, limit: Duration, what: &str) -> Result<End> {
     log_to(&mut command, log);
     let program = command.get_program().to_string_lossy().into_owned();
@@ -41,7 +41,8 @@ pub fn run(mut command: Command, log: &Path, limit: Duration, what: &str) -> Res
     }
 }
 
-/// The process leads a group of its own: with it, the time limit ends those that it started.
+/// Makes the process the leader of its own group, so that the time limit also ends the processes that it
+/// starts.
 pub fn lead(command: &mut Command) {
     command.process_group(0);
 }

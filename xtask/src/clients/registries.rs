@@ -1,4 +1,4 @@
-//! Fetches clients from the registries into the cache, each into a folder of its own.
+//! Fetches clients from the registries into the cache, each into its own folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,18 +11,18 @@ use super::facts::{Client, Registry};
 use super::outcome::{End, Outcome, not_fetched};
 use super::{go, process};
 
-/// For one step: a build from nothing on a slow machine takes long.
+/// The limit of one step: a first build on a slow machine takes long.
 const LIMIT: Duration = Duration::from_secs(3600);
-/// Holds what was installed into a folder, once that is complete.
+/// The file that lists what was installed into a folder, written once that is complete.
 const INSTALLED: &str = "installed";
 
 /// A client that is ready to be run.
 pub struct Program {
     /// The program and its script.
     pub words: Vec<PathBuf>,
-    /// Goes before the others in `PATH`.
+    /// Precedes the other folders in `PATH`.
     pub path: PathBuf,
-    /// Holds the files of the module that the table names.
+    /// The folder of the module files that the table names.
     pub files: PathBuf,
     pub version: String,
 }
@@ -32,7 +32,7 @@ pub enum Fetched {
     Not(Outcome),
 }
 
-/// Brings a client into the folder of its name in the cache, if it is not there.
+/// Fetches a client into the folder of its name in the cache, if it is missing there.
 pub fn fetch(client: &Client, cache: &Path) -> Fetched {
     let folder = cache.join(&client.name);
     let log = cache.join(format!("{}.fetch.log", client.name));
@@ -40,7 +40,7 @@ pub fn fetch(client: &Client, cache: &Path) -> Fetched {
     match fetched(client, &folder, &log) {
         Ok(Some(program)) => Fetched::Program(program),
         Ok(None) => Fetched::Not(not_fetched(&fs::read_to_string(&log).unwrap_or_default())),
-        // The registry's own program is not on the machine.
+        // The registry's client program is not on the machine.
         Err(error) if is_absent(&error) => Fetched::Not(Outcome::Unavailable(format!("{error:#}"))),
         Err(error) => Fetched::Not(Outcome::Failed(format!("{error:#}"))),
     }
@@ -51,7 +51,7 @@ fn is_absent(error: &anyhow::Error) -> bool {
     io.is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
-/// `None` if a step failed; the log says why.
+/// Runs the steps; `None` if one failed, and the log has the reason.
 fn fetched(client: &Client, folder: &Path, log: &Path) -> Result<Option<Program>> {
     let scripts = super::folder();
     let script = scripts.join(&client.script);
@@ -70,14 +70,14 @@ fn fetched(client: &Client, folder: &Path, log: &Path) -> Result<Option<Program>
             if !installed(client, folder, log, npm)? {
                 return Ok(None);
             }
-            // Node looks for modules beside the script.
+            // Node searches for modules beside the script.
             let copy = folder.join(&client.script);
             fs::copy(&script, &copy)?;
             Some(program("node".into(), Some(copy)))
         }
         Registry::Go => {
             let is_there = if client.command.is_empty() {
-                // The compiler knows whether there is anything to do.
+                // The compiler itself decides whether anything has to be built.
                 all(go::program(client, folder, &scripts.join(&client.name))?, client, log)?
             } else {
                 installed(client, folder, log, go::commands)?
@@ -97,7 +97,7 @@ fn fetched(client: &Client, folder: &Path, log: &Path) -> Result<Option<Program>
     })
 }
 
-/// The machine's program that runs a script, if there is a script.
+/// Returns the machine's program that runs a script, if there is a script.
 fn interpreter(script: &str) -> Option<&'static str> {
     match script.rsplit_once('.')?.1 {
         "py" => Some("python3"),
@@ -105,7 +105,7 @@ fn interpreter(script: &str) -> Option<&'static str> {
     }
 }
 
-/// Installs into an empty folder what is not installed in these versions; whether it is there then.
+/// Installs the packages into an empty folder unless these versions are installed; returns whether they are.
 fn installed(
     client: &Client,
     folder: &Path,
@@ -151,7 +151,7 @@ fn pypi(client: &Client, folder: &Path) -> Vec<Command> {
 
 fn npm(client: &Client, folder: &Path) -> Vec<Command> {
     let mut install = Command::new("npm");
-    // Packages bring no programs of their own to run while they are installed.
+    // Packages must not run programs of their own during the installation.
     install.args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--engine-strict", "--prefix"]);
     install.arg(folder).args(client.packages().map(|(name, version)| format!("{name}@{version}")));
     vec![install]
@@ -211,7 +211,7 @@ pub mod tests {
     fn a_program_that_the_machine_lacks_is_no_failure() {
         let cache = std::env::temp_dir();
         let absent = Client { package: "knarr-no-such-program".to_owned(), ..client(Registry::Machine, &[]) };
-        let Fetched::Not(outcome) = fetch(&absent, &cache) else { panic!("a program that nobody has") };
+        let Fetched::Not(outcome) = fetch(&absent, &cache) else { panic!("a program that does not exist") };
         assert!(matches!(outcome, Outcome::Unavailable(_)), "{outcome:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The outcome as a table that Markdown shows, too, and as JSON.
+//! The results as a table that is also valid Markdown, and as JSON.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ pub fn table(rows: &[Row]) -> String {
     let mut lines = vec![head];
     lines.extend(rows.iter().map(cells));
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-    // What was tried and what came of it are long: only the short columns are filled up.
+    // The columns of steps and results are long, so only the short columns are padded.
     let widths = [width(0), width(1), 0, 0];
     let line = |cells: &[String; 4]| {
         let filled: Vec<String> = cells.iter().zip(widths).map(|(cell, w)| format!("{cell:<w$}")).collect();

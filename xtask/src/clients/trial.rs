@@ -1,4 +1,4 @@
-//! One client at work: our script of it, in the sandbox, in a namespace of its own.
+//! Runs one client's script in the sandbox, in its own namespace.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::registries::Program;
 use crate::bench::cluster::Cluster;
 use crate::http::JSON;
 
-/// The namespace's service account has to be there before its pods.
+/// How long the namespace's service account may take, which has to exist before its pods.
 const ACCOUNT: Duration = Duration::from_secs(30);
 
 pub fn of(
@@ -31,13 +31,13 @@ pub fn of(
     let _ = std::fs::remove_file(&log);
     let mut command = cluster.sandbox.command("env");
     let path = std::env::var("PATH").unwrap_or_default();
-    // nsenter(1) goes to the root of the sandbox's mounts: the script's own folder is entered after that.
+    // nsenter(1) changes to the root of the sandbox's mounts: the script's own folder is entered after that.
     command.arg(format!("--chdir={}", home.display()));
     command.arg(format!("PATH={}:{path}", program.path.display())).args(&program.words);
     command.env("KUBECONFIG", cluster.data_dir().join("admin.kubeconfig"));
     command.env("KNARR_NAMESPACE", &namespace).env("KNARR_EXAMPLES", crate::root().join("examples"));
     command.env("KNARR_FILES", &program.files);
-    // Nothing of the machine's own settings, and no trace in them.
+    // The machine's own settings are neither used nor changed.
     command.env("HOME", &home).env("PYTHONDONTWRITEBYTECODE", "1").env("PYTHONUNBUFFERED", "1");
     process::lead(&mut command);
     eprintln!("{} {}: tried", client.name, program.version);
@@ -58,7 +58,7 @@ pub fn of(
     Ok(row)
 }
 
-/// A name that a namespace may have.
+/// Returns a valid name of a namespace.
 fn namespace(client: &str) -> String {
     format!("try-{}", client.replace('_', "-"))
 }

@@ -26,7 +26,8 @@ pub fn emit(table: &Table, api_version: &str, server_version: &str) -> String {
     out
 }
 
-/// `core_v1_Pod` for `io.k8s.api.core.v1.Pod`: the shortest end of the path that no other definition has.
+/// Returns the static names, such as `core_v1_Pod` for `io.k8s.api.core.v1.Pod`: the shortest suffix of the
+/// path that is unique.
 fn static_names(table: &Table) -> BTreeMap<String, String> {
     let ending = |definition: &str, parts: usize| -> String {
         let all: Vec<&str> = definition.split('.').collect();
@@ -84,7 +85,7 @@ fn emit_struct(out: &mut String, definition: &str, body: &Struct, names: &BTreeM
     out.push_str("]);\n");
 }
 
-/// The type of a field: its list and map facts belong to the outermost list or map.
+/// Returns the type of a field: its list and map facts belong to the outermost list or map.
 fn outer_type(field: &Field, names: &BTreeMap<String, String>) -> String {
     match &field.ty {
         Type::List(element) => {
@@ -108,7 +109,7 @@ fn inner_type(ty: &Type, names: &BTreeMap<String, String>) -> String {
     }
 }
 
-/// The Go name that the table derives by itself; other names are written down.
+/// Returns the Go name that the table derives by itself; other names are written explicitly.
 fn go_name(ty: &Type) -> String {
     match ty {
         Type::Plain(variant) => match *variant {

@@ -1,14 +1,15 @@
-//! Reads permitted values from the server's OpenAPI source: the published documents leave enums out.
+//! Reads permitted values from the server's OpenAPI source, because the published documents leave enums out.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-/// Permitted values by (source function suffix, field), such as (`k8sio_api_core_v1_ContainerPort`, `protocol`).
+/// Permitted values by (source function suffix, field), such as (`k8sio_api_core_v1_ContainerPort`,
+/// `protocol`).
 pub type Enums = BTreeMap<(String, String), Vec<String>>;
 
-/// The function suffix that belongs to a Go type: the last four parts of its import path, then its name.
+/// Returns the function suffix of a Go type: the last four parts of its import path, then its name.
 pub fn function_suffix(import: &str, name: &str) -> String {
     let parts: Vec<String> =
         import.split('/').map(|part| part.chars().filter(char::is_ascii_alphanumeric).collect()).collect();

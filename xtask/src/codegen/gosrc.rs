@@ -1,4 +1,5 @@
-//! Reads the struct and type declarations of Go source files: as much of the language as gofmt'd API types use.
+//! Parses the struct and type declarations of Go source files: the subset of the language that gofmt'd API
+//! types use.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -16,7 +17,7 @@ pub struct Sources<'a> {
 /// One Go package.
 #[derive(Default)]
 pub struct Package {
-    /// The name of its package clause, which is what error messages show.
+    /// The name in its package clause, which error messages show.
     pub name: String,
     pub types: BTreeMap<String, Declaration>,
 }
@@ -24,7 +25,7 @@ pub struct Package {
 /// `type X …`.
 pub struct Declaration {
     pub kind: Kind,
-    /// Import path by local name, of the declaring file.
+    /// Import paths by local name, of the declaring file.
     pub imports: Rc<BTreeMap<String, String>>,
     pub markers: Vec<String>,
 }
@@ -45,14 +46,14 @@ pub struct Field {
     pub markers: Vec<String>,
 }
 
-/// What the struct tag says.
+/// The contents of the struct tag.
 #[derive(Debug, Default, PartialEq)]
 pub struct Tag {
     /// JSON name; empty for inlined structs.
     pub json: String,
     pub omitempty: bool,
     pub omitzero: bool,
-    /// 0 where there is none.
+    /// The protobuf number; 0 if there is none.
     pub number: u32,
     pub patch_strategy: String,
     pub patch_merge_key: String,
@@ -63,7 +64,7 @@ impl<'a> Sources<'a> {
         Self { modules, packages: BTreeMap::new() }
     }
 
-    /// The package with this import path.
+    /// Returns the package with this import path.
     pub fn package(&mut self, import: &str) -> Result<Rc<Package>> {
         if let Some(package) = self.packages.get(import) {
             return Ok(package.clone());
@@ -131,7 +132,7 @@ fn note_marker(comment: &str, markers: &mut Vec<String>) {
     }
 }
 
-/// Import lines stand alone or in one parenthesized block.
+/// Parses imports, which are single lines or one parenthesized block.
 fn parse_imports(text: &str) -> BTreeMap<String, String> {
     let mut imports = BTreeMap::new();
     let mut inside = false;
@@ -182,7 +183,7 @@ fn parse_fields<'a>(lines: &mut impl Iterator<Item = &'a str>) -> Result<Vec<Fie
     bail!("a struct has no end")
 }
 
-/// A field line, or nothing when JSON does not see the field.
+/// Parses a field line; `None` if JSON ignores the field.
 fn parse_field(line: &str, markers: Vec<String>) -> Result<Option<Field>> {
     let (declaration, tag) = match line.split_once('`') {
         Some((declaration, rest)) => (declaration.trim(), rest.split('`').next().unwrap_or_default()),

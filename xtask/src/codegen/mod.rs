@@ -1,8 +1,8 @@
 //! `cargo xtask codegen`: writes the field-schema table from the published Kubernetes modules.
 //!
-//! Three sources, each for what it says best: the Go structs (JSON names, types, protobuf numbers), the
-//! published OpenAPI documents (required, defaults, list types, merge keys) and the OpenAPI Go source (enums).
-//! Where two of them speak of the same field they have to agree, or nothing is written.
+//! It reads three sources: the Go structs (JSON names, types, protobuf numbers), the published OpenAPI
+//! documents (required, defaults, list types, merge keys) and the OpenAPI Go source (enums). If two of them
+//! disagree on a field, nothing is written.
 
 mod emit;
 mod enums;
@@ -22,10 +22,10 @@ const SERVER_VERSION: &str = "v1.37.0";
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where to write the table
+    /// File to write the table to
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/apimachinery/src/schema/generated.rs"))]
     out: PathBuf,
-    /// Only check that the table is what would be written
+    /// Only check that the table is up to date
     #[arg(long)]
     check: bool,
 }

@@ -1,4 +1,4 @@
-//! Joins what the sources say into one table.
+//! Joins the facts of all sources into one table.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use super::roots;
 pub struct Table {
     /// By OpenAPI definition name.
     pub structs: BTreeMap<String, Struct>,
-    /// Definition by (group, version, kind).
+    /// The definition names by (group, version, kind).
     pub kinds: BTreeMap<(String, String, String), String>,
 }
 
@@ -33,9 +33,9 @@ pub struct Field {
     pub ty: Type,
     /// The Go type as reflection prints it, pointers removed.
     pub go: String,
-    /// Go writes the field even when it is empty.
+    /// Whether Go serializes the field even when it is empty.
     pub always: bool,
-    /// Go tells an unset field from a zero one.
+    /// Whether Go distinguishes an unset field from a zero one.
     pub pointer: bool,
     pub facts: Property,
     pub enumeration: Vec<String>,
@@ -82,7 +82,7 @@ struct Builder<'a, 'm> {
     published: &'a BTreeMap<String, Definition>,
     enums: &'a Enums,
     table: Table,
-    /// Structs named by a field, but not yet read: import path and name.
+    /// Structs that a field names and that are not read yet: import path and name.
     wanted: BTreeSet<(String, String)>,
 }
 
@@ -122,7 +122,7 @@ pub fn build(
     Ok(builder.table)
 }
 
-/// `io.k8s.api.core.v1.Pod` for (`k8s.io/api/core/v1`, `Pod`).
+/// Returns the definition name, such as `io.k8s.api.core.v1.Pod` for (`k8s.io/api/core/v1`, `Pod`).
 fn definition_name(import: &str, name: &str) -> String {
     let path = import.strip_prefix("k8s.io/").unwrap_or(import).replace('/', ".");
     format!("io.k8s.{path}.{name}")
@@ -161,7 +161,7 @@ impl Builder<'_, '_> {
         Ok(Struct { atomic: published.atomic, fields })
     }
 
-    /// Adds the fields of a Go struct, those of inlined structs included; gives the struct's markers.
+    /// Adds the fields of a Go struct, those of inlined structs included; returns the struct's markers.
     fn collect(
         &mut self,
         import: &str,
@@ -188,7 +188,7 @@ impl Builder<'_, '_> {
             let read = self
                 .read_field(import, name, field, declaration, inlining)
                 .with_context(|| field.tag.json.clone())?;
-            // Go lets the outer field win over one of an inlined struct.
+            // In Go, the outer field shadows one of an inlined struct.
             if inlining.depth > 0 {
                 fields.entry(field.tag.json.clone()).or_insert(read);
             } else {
@@ -231,7 +231,7 @@ impl Builder<'_, '_> {
         })
     }
 
-    /// The package and name that a type expression without decoration stands for.
+    /// Returns the package and name that an undecorated type expression refers to.
     fn locate(&self, import: &str, expression: &str, declaration: &Declaration) -> Result<(String, String)> {
         match expression.trim_start_matches('*').split_once('.') {
             Some((alias, name)) => {
@@ -243,7 +243,7 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// The table type of a Go type expression, and how Go's reflection prints it.
+    /// Returns the table type of a Go type expression, and how Go's reflection prints it.
     fn resolve(
         &mut self,
         import: &str,
@@ -294,7 +294,7 @@ impl Builder<'_, '_> {
                 if !matches!(ty, Type::Struct(_)) {
                     return Ok((ty, go));
                 }
-                // A struct under another name is a definition of its own.
+                // A struct type that is defined as another struct has its own definition.
                 self.wanted.insert((import.to_owned(), name.to_owned()));
                 Ok((Type::Struct(definition_name(import, name)), go))
             }
@@ -302,13 +302,13 @@ impl Builder<'_, '_> {
     }
 }
 
-/// How deep inside inlined structs a field lies.
+/// The inlined structs around a field.
 #[derive(Default, Clone)]
 struct Inlining {
     path: Vec<u32>,
     names: Vec<String>,
     depth: u32,
-    /// Some inlined struct is not part of the protobuf message.
+    /// Whether an inlined struct is not part of the protobuf message.
     unnumbered: bool,
 }
 
@@ -324,7 +324,7 @@ impl Inlining {
     }
 }
 
-/// The facts that OpenAPI publishes, from the markers it is made of: for types that are not published.
+/// Returns the facts that OpenAPI would publish, from the source markers, for types that are not published.
 fn facts_from_source(field: &GoField) -> Property {
     let marker = |name: &str| {
         field.markers.iter().find_map(|m| m.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
@@ -347,7 +347,7 @@ fn facts_from_source(field: &GoField) -> Property {
 }
 
 impl Table {
-    /// The list kind of a field, as the table spells it.
+    /// Returns the list kind of a field, as the table spells it.
     pub fn list_kind(facts: &Property) -> Result<String> {
         Ok(match facts.list_type.as_str() {
             "" | "atomic" => "A".to_owned(),

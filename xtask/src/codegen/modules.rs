@@ -15,7 +15,7 @@ const API_MODULES: [&str; 5] = [
     "k8s.io/metrics",
 ];
 
-/// Where the modules lie on this machine.
+/// The folders of the modules on this machine.
 pub struct Modules {
     /// By module path.
     pub api: BTreeMap<&'static str, PathBuf>,
@@ -24,7 +24,7 @@ pub struct Modules {
 }
 
 impl Modules {
-    /// The folder of a Go package, by its import path.
+    /// Returns the folder of a Go package, by its import path.
     pub fn package_dir(&self, import: &str) -> Option<PathBuf> {
         self.api.iter().find_map(|(module, dir)| {
             let rest = import.strip_prefix(module)?.strip_prefix('/')?;
@@ -44,7 +44,7 @@ pub fn fetch(api_version: &str, server_version: &str) -> Result<Modules> {
 fn download(module: &str, version: &str) -> Result<PathBuf> {
     let output = Command::new("go")
         .args(["mod", "download", "-json", &format!("{module}@{version}")])
-        // Outside of any Go module, so that no go.mod of a caller takes part.
+        // It runs outside of any Go module, so that the caller's go.mod is not used.
         .current_dir(std::env::temp_dir())
         .env("GO111MODULE", "on")
         .output()

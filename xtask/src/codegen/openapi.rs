@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// What OpenAPI says of one definition.
+/// The OpenAPI facts of one definition.
 #[derive(Default)]
 pub struct Definition {
     pub properties: BTreeMap<String, Property>,
@@ -15,7 +15,7 @@ pub struct Definition {
     pub kinds: BTreeSet<(String, String, String)>,
 }
 
-/// What OpenAPI says of one field.
+/// The OpenAPI facts of one field.
 #[derive(Default, Clone, PartialEq, Debug)]
 pub struct Property {
     pub required: bool,
@@ -27,7 +27,7 @@ pub struct Property {
     pub patch_merge_key: String,
 }
 
-/// All definitions by name, the union over the documents of all group versions.
+/// Reads all definitions by name, the union of the documents of all group versions.
 pub fn read(server: &Path) -> Result<BTreeMap<String, Definition>> {
     let folder = server.join("api/openapi-spec/v3");
     let mut files: Vec<_> =

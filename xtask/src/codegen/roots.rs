@@ -1,4 +1,5 @@
-//! Kinds that the published OpenAPI leaves out, because they travel in queries, in webhooks or on request only.
+//! Kinds that are missing from the published OpenAPI, because they are used in queries, in webhooks or on
+//! request only.
 
 /// Import path, group, version, kinds.
 pub const EXTRA: &[(&str, &str, &str, &[&str])] = &[

@@ -1,4 +1,4 @@
-//! Images as one docker archive: a manifest, a configuration per image, and each layer once.
+//! Writes images as one docker archive: a manifest, a configuration per image, and each layer once.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -32,7 +32,7 @@ pub fn digests(images: &[Image]) -> Result<Digests> {
     Ok(digests)
 }
 
-/// Writes `images.tar` into the cache, unless it already holds just these.
+/// Writes `images.tar` into the cache, unless it already holds exactly these images.
 pub fn write(images: &[Image], digests: &Digests, cache: &Path) -> Result<PathBuf> {
     let output = cache.join("images.tar");
     let folder = cache.join("configs");
@@ -111,7 +111,7 @@ pub fn config(image: &Image, digests: &Digests) -> Value {
     let mut config = json!({
         "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
         "WorkingDir": "/",
-        // Two tags of one tree are two images.
+        // The label gives two tags of one tree different image ids.
         "Labels": {"name": image.name},
     });
     if !image.entrypoint.is_empty() {

@@ -1,11 +1,11 @@
-//! Why specs fail, as far as it is known: what is missing, by a part of the spec's name.
+//! The known causes of failing specs: which feature is missing, by a part of the spec's name.
 
 const CAUSES: &[(&str, &str)] = &[
     ("orphan pods created by rc", "a hundred pods were not made in time on a loaded machine"),
     ("valid owner and owner that's waiting", "a hundred pods were not made in time on a loaded machine"),
 ];
 
-/// The known cause of a spec's failure.
+/// Returns the known cause of a spec's failure.
 pub fn of(name: &str) -> Option<&'static str> {
     CAUSES.iter().find(|(part, _)| name.contains(part)).map(|(_, cause)| *cause)
 }

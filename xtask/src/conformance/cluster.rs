@@ -1,4 +1,4 @@
-//! A fresh cluster of two machines, each a sandbox of its own, that has the test images.
+//! A fresh cluster of two machines, each in its own sandbox, with the test images.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -20,7 +20,7 @@ pub struct Cluster {
     binary: PathBuf,
     pub server: Sandbox,
     worker: Sandbox,
-    /// The registry's, the server's and the agent's processes.
+    /// The processes of the registry, the server and the agent.
     children: Vec<Child>,
 }
 
@@ -54,7 +54,7 @@ impl Cluster {
         self.server.path("data").join("admin.kubeconfig")
     }
 
-    /// Copies both machines' logs out of the sandboxes, which go with the cluster.
+    /// Copies both machines' logs out of the sandboxes, which are removed with the cluster.
     pub fn keep_logs(&self, folder: &Path) -> Result<()> {
         for (sandbox, name) in [(&self.server, "server.log"), (&self.worker, "agent.log")] {
             std::fs::copy(sandbox.path(name), folder.join(name))?;
@@ -68,9 +68,9 @@ impl Cluster {
         command
     }
 
-    /// Starts a long-lived process and waits for the line that says it is ready.
+    /// Starts a long-lived process and waits for the line with which it reports that it is ready.
     fn launch(&mut self, mut command: Command, log: &Path) -> Result<()> {
-        // How full the disk is says nothing about conformance.
+        // The results do not depend on the free space of the disk.
         command.args(["--eviction-hard", "memory.available<100Mi"]);
         log_to(&mut command, log);
         let mut child = command.spawn().context("nsenter(1) of util-linux")?;
@@ -105,12 +105,12 @@ impl Cluster {
     }
 }
 
-/// The options that name the registry of the test images in place of their own.
+/// Returns the options that replace the registries of the test images by the local one.
 fn mirrors(images: &Images) -> impl Iterator<Item = String> {
     images.hosts.iter().map(|host| format!("--registry-mirror={host}={}", registry::url()))
 }
 
-/// A cable between the uplinks of the two machines.
+/// Connects the uplinks of the two machines with a cable.
 fn join(server: &Sandbox, worker: &Sandbox) -> Result<()> {
     worker.sh(&format!("ip link del uplink && hostname {WORKER}"));
     let mut give = Command::new("nsenter");

@@ -1,4 +1,4 @@
-//! The test images: which layers and which configuration each one has, under the names that the suite asks for.
+//! The test images: the layers and the configuration of each, under the names that the suite uses.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -128,13 +128,13 @@ const RECIPES: &[Recipe] = &[
     },
 ];
 
-/// All images that there is a recipe for, under each name that the suite uses.
+/// All images that have a recipe, under each name that the suite uses.
 pub struct Images {
-    /// To be imported by each node.
+    /// The archive that each node imports.
     pub archive: PathBuf,
     /// The storage of a registry, for the specs that always pull.
     pub registry: PathBuf,
-    /// The registries that the images are named after.
+    /// The registries in the images' names.
     pub hosts: BTreeSet<String>,
 }
 
@@ -164,8 +164,8 @@ pub fn make(programs: &Programs, cache: &Path) -> Result<Images> {
     })
 }
 
-/// The listed names that a recipe makes. Two kinds have to stay absent: those that a test expects to be refused, and
-/// those that a test expects not to exist.
+/// Returns the listed names that have a recipe. Two kinds stay absent: images that a test expects to be
+/// refused, and images that a test expects not to exist.
 fn wanted(list: &str) -> Vec<(String, &'static Recipe)> {
     let absent = |name: &str| name.contains("authenticated") || name.contains("invalid");
     let recipe = |name: &str| {

@@ -1,4 +1,4 @@
-//! The file trees that test images are made of, each a tar file in the cache.
+//! The file trees of test images, each a tar file in the cache.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -38,8 +38,8 @@ const DEBIAN_PACKAGES: &[&str] = &[
     "wget",
 ];
 
-/// The real image's shell words its errors as busybox does, and passes variables with odd names on to the programs it
-/// starts, which Debian's busybox does not: where there are such variables another shell is taken.
+/// The shell of the real image prints errors like busybox, and passes variables with unusual names on to the
+/// programs that it starts. Debian's busybox does not, so another shell is used if there are such variables.
 const SHELL: &str = r#"
 #include <ctype.h>
 #include <unistd.h>
@@ -65,18 +65,18 @@ int main(int argc, char **argv) {
 pub enum Layer {
     /// A small Debian with shell and network programs.
     Debian,
-    /// busybox under all its names but that of the shell.
+    /// busybox under all its names except that of the shell.
     Busybox,
     /// A second shell, without libraries: see [`SHELL`].
     Shell,
-    /// Users, groups and folders that any image has, and what completes [`Layer::Debian`].
+    /// Users, groups and folders that every image has, and what completes [`Layer::Debian`].
     Accounts,
     Nginx,
     /// nginx's configuration: one site, logs on the standard streams.
     NginxSite,
-    /// The Go program of this name at `/NAME`, or elsewhere where the suite expects it there.
+    /// The Go program of this name at `/NAME`, or at another path if the suite expects that.
     Program(&'static str),
-    /// `/agnhost` with what stands beside it.
+    /// `/agnhost` with its additional files.
     Agnhost,
     /// Setuid `/usr/local/bin/nnp`.
     Nnp,
@@ -86,7 +86,8 @@ pub enum Layer {
 }
 
 impl Layer {
-    /// Names what the layer is made of and by: a layer of another make is another file.
+    /// Returns a name that depends on the layer's contents and on how it is built, so that a change makes
+    /// another file.
     fn file_name(self) -> String {
         let name = match self {
             Self::Program(name) => format!("program-{name}"),
@@ -98,7 +99,7 @@ impl Layer {
         format!("{name}-{:02x}{:02x}{:02x}{:02x}.tar", digest[0], digest[1], digest[2], digest[3])
     }
 
-    /// The Debian packages of a layer that is made of such.
+    /// Returns the Debian packages of a layer that consists of packages.
     fn packages(self) -> Option<&'static [&'static str]> {
         match self {
             Self::Debian => Some(DEBIAN_PACKAGES),
@@ -108,7 +109,7 @@ impl Layer {
         }
     }
 
-    /// The layer's tar file, made if the cache does not hold it.
+    /// Returns the layer's tar file, which is built if the cache does not have it.
     pub fn build(self, programs: &Programs, cache: &Path) -> Result<PathBuf> {
         let folder = cache.join("layers");
         fs::create_dir_all(&folder)?;
@@ -148,7 +149,7 @@ impl Layer {
     }
 }
 
-/// Debian packages with all that they need, unpacked; no maintainer script runs.
+/// Unpacks Debian packages with all their dependencies; no maintainer script runs.
 fn packages(names: &[&str], output: &Path) -> Result<()> {
     let sources = ["/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list"]
         .into_iter()
@@ -175,7 +176,7 @@ fn program(from: &Path, to: &Path, mode: u32) -> Result<()> {
     Ok(())
 }
 
-/// busybox itself, a link for each of its commands, and the folders that its image has.
+/// Adds busybox, a link for each of its commands, and the folders of its image.
 fn busybox(tree: &Path) -> Result<()> {
     let from = ["/bin/busybox", "/usr/bin/busybox"]
         .into_iter()
@@ -212,7 +213,7 @@ fn accounts(tree: &Path) -> Result<()> {
     users += &user("user-defined-in-image", 1000, "/home/user-defined-in-image");
     users += &user("nobody", 65534, "/home");
     fs::write(tree.join("etc/passwd"), users)?;
-    // A test asks for the groups that the image gives its user beyond those of the pod.
+    // A test checks the groups that the image gives its user beyond those of the pod.
     let groups = "root:x:0:\ndaemon:x:1:\nwww-data:x:33:\nuser-defined-in-image:x:1000:\n\
         group-defined-in-image:x:50000:user-defined-in-image\nnogroup:x:65534:\n";
     fs::write(tree.join("etc/group"), groups)?;
@@ -220,7 +221,7 @@ fn accounts(tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Names that Debian's packages only get when their maintainer scripts run.
+/// Adds names that Debian's packages only get from their maintainer scripts.
 fn alternatives(tree: &Path) -> Result<()> {
     accounts(tree)?;
     for (name, program) in [
@@ -277,7 +278,7 @@ fn pages(tree: &Path, from: &Path) -> Result<()> {
         let entry = entry?;
         program(&entry.path(), &tree.join(entry.file_name()), 0o644)?;
     }
-    // A test that mounts the image reads what the real one is made of.
+    // A test that mounts the image reads the release files of the real one.
     fs::create_dir_all(tree.join("etc"))?;
     fs::write(tree.join("etc/os-release"), "NAME=\"Alpine Linux\"\nID=alpine\n")?;
     Ok(())

@@ -1,7 +1,7 @@
-//! `cargo xtask conformance`: Kubernetes' own conformance suite against a fresh cluster of two nodes.
+//! `cargo xtask conformance`: runs Kubernetes' own conformance suite against a fresh cluster of two nodes.
 //!
-//! Nothing of the suite is kept in the repository: the suite, kubectl and the programs of its test images are built
-//! from the published Go modules, the rest of the images is put together from Debian packages.
+//! The repository contains nothing of the suite: the suite, kubectl and the programs of its test images are
+//! built from the published Go modules, and the other images are assembled from Debian packages.
 
 mod archive;
 mod causes;
@@ -36,25 +36,25 @@ pub struct Args {
     /// Leave out the specs whose name matches
     #[arg(long, value_name = "REGEX")]
     skip: Option<String>,
-    /// Choose from the whole suite; nothing is kept of the results of specs that are no part of conformance
+    /// Select from the whole suite; results of specs outside of conformance are not stored
     #[arg(long, conflicts_with = "fresh")]
     all: bool,
-    /// Print the specs' names instead of running them
+    /// Print the names of the specs instead of running them
     #[arg(long)]
     list: bool,
-    /// Specs that run at the same time
+    /// Number of specs to run in parallel
     #[arg(long, value_name = "N", default_value_t = 4)]
     nodes: usize,
-    /// Where builds, images, logs and results are kept
+    /// Folder for builds, images, logs and results
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
-    /// Forget the results of earlier runs instead of replacing only those of the specs that run
+    /// Discard the results of earlier runs instead of replacing only those of the specs that run
     #[arg(long)]
     fresh: bool,
-    /// Leave docs/CONFORMANCE.md as it is
+    /// Do not update docs/CONFORMANCE.md
     #[arg(long)]
     no_table: bool,
-    /// The commit that the binary of KNARR_BIN was built from; one that is built here is of the tree's commit
+    /// Commit that the binary of KNARR_BIN was built from; a binary that is built here has the tree's commit
     #[arg(long, value_name = "HASH")]
     commit: Option<String>,
 }
@@ -106,7 +106,7 @@ fn began() -> String {
     now.round(Unit::Second).unwrap_or(now).to_string()
 }
 
-/// The commit of what is run, as far as it is known.
+/// Returns the commit of the binary under test, as far as it is known.
 fn what_is_run(commit: Option<&str>, binary: &Path) -> Result<String> {
     if let Some(commit) = commit {
         return Ok(format!("commit `{commit}`"));
@@ -119,7 +119,7 @@ fn what_is_run(commit: Option<&str>, binary: &Path) -> Result<String> {
     Ok(format!("commit `{}`{changed}", git(&["rev-parse", "HEAD"])?))
 }
 
-/// What git says of the tree.
+/// Returns the output of a git command in the tree.
 fn git(arguments: &[&str]) -> Result<String> {
     let output = Command::new("git").args(arguments).current_dir(crate::root()).output();
     let output = output.context("cannot run git")?;

@@ -1,5 +1,5 @@
-//! A registry with the test images, for the specs that always pull: Debian's docker-registry over a folder that is laid
-//! out as it would lay it out itself.
+//! A registry with the test images, for the specs that always pull: Debian's docker-registry over a folder in
+//! its own storage layout.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -19,12 +19,12 @@ const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Where both nodes find it.
+/// Returns the URL at which both nodes reach it.
 pub fn url() -> String {
     format!("http://{NODE_IP}:{PORT}")
 }
 
-/// Lays out the registry's storage in the cache; the layers stay where they are.
+/// Writes the registry's storage into the cache; the layers stay where they are.
 pub fn store(images: &[Image], digests: &Digests, cache: &Path) -> Result<PathBuf> {
     let folder = cache.join("registry");
     let _ = fs::remove_dir_all(&folder);
@@ -78,7 +78,7 @@ fn manifest(image: &Image, digests: &Digests, config: &str) -> Result<Value> {
     }))
 }
 
-/// `tests/agnhost` and `2.1` of `registry.example/tests/agnhost:2.1`.
+/// Returns repository and tag: `tests/agnhost` and `2.1` of `registry.example/tests/agnhost:2.1`.
 fn repository(name: &str) -> Option<(&str, &str)> {
     name.split_once('/')?.1.rsplit_once(':')
 }
@@ -97,7 +97,7 @@ fn put(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Starts it in the server's sandbox, and waits until it can be asked.
+/// Starts it in the server's sandbox, and waits until it answers.
 pub fn start(sandbox: &Sandbox, storage: &Path) -> Result<Child> {
     let config = sandbox.path("registry.json");
     let text = json!({

@@ -1,4 +1,4 @@
-//! What became of each spec: read from the runner's report, kept between runs.
+//! The result of each spec: read from the runner's report, and stored between runs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ pub enum State {
 pub struct Run {
     /// `2026-11-25T20:00:00Z`.
     pub began: String,
-    /// What was run: the commit of the tree that the binary was built from, as far as it is known.
+    /// The commit that the binary was built from, as far as it is known.
     pub of: String,
 }
 
@@ -27,20 +27,20 @@ pub struct Run {
 pub struct Spec {
     pub name: String,
     pub state: State,
-    /// Why it failed or was skipped, in the suite's words.
+    /// The suite's message about a failure or skip.
     pub message: String,
-    /// The run that this is the result of; results that were kept before runs were noted have none.
+    /// The run of this result; `None` for results that were stored before runs were recorded.
     pub run: Option<Run>,
 }
 
 impl Spec {
-    /// `sig-node` of `[sig-node] Pods …`.
+    /// Returns the special interest group: `sig-node` of `[sig-node] Pods …`.
     pub fn sig(&self) -> &str {
         self.name.strip_prefix('[').and_then(|rest| rest.split_once(']')).map_or("other", |(sig, _)| sig)
     }
 }
 
-/// The specs of a report that ran, or that skipped themselves; not those that were not chosen.
+/// Parses the specs of a report that ran or skipped themselves, without those that were not selected.
 pub fn parse(text: &str) -> Result<Vec<Spec>> {
     let suites: Value = serde_json::from_str(text).context("the suite's report is no JSON")?;
     let suites = suites.as_array().context("the suite's report is no list")?;
@@ -66,7 +66,7 @@ fn spec(report: &Value) -> Option<Spec> {
     Some(Spec { name: name.join(" "), state, message: message.to_owned(), run: None })
 }
 
-/// The last lines of a run: what failed, what skipped itself, and how much of each.
+/// Returns the last lines of a run: failures, skips, and their counts.
 pub fn summary(specs: &[Spec]) -> String {
     let of = |state| specs.iter().filter(move |spec| spec.state == state);
     let mut lines = Vec::new();
@@ -102,7 +102,7 @@ impl Results {
         Ok(results)
     }
 
-    /// The results of a run take the place of those before.
+    /// Replaces earlier results by those of a run.
     pub fn replace(&mut self, specs: &[Spec], run: &Run) {
         let of_run = |spec: &Spec| Spec { run: Some(run.clone()), ..spec.clone() };
         self.specs.extend(specs.iter().map(|spec| (spec.name.clone(), of_run(spec))));

@@ -1,4 +1,4 @@
-//! Runs the suite: which specs, how many at once, and what is said while it goes.
+//! Runs the suite: selects specs, runs them in parallel, and prints the progress.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -11,10 +11,10 @@ use super::cluster::Cluster;
 use super::report::{self, Spec};
 use super::upstream::Programs;
 
-/// Which specs.
+/// The selection of specs.
 #[derive(Clone, Copy)]
 pub struct Choice<'a> {
-    /// Also those that are no part of conformance.
+    /// Whether to include specs that are not part of conformance.
     pub all: bool,
     pub focus: Option<&'a str>,
     pub skip: Option<&'a str>,
@@ -32,13 +32,13 @@ impl Choice<'_> {
     }
 }
 
-/// The names of the specs that would run.
+/// Returns the names of the specs that would run.
 pub fn list(programs: &Programs, cache: &Path, choice: Choice) -> Result<Vec<String>> {
     let report = cache.join("list.json");
     let mut command = Command::new(programs.path("e2e.test"));
     command.args(choice.flags("ginkgo.")).args(["--ginkgo.dry-run", "--ginkgo.no-color"]);
     command.arg(format!("--ginkgo.json-report={}", report.display()));
-    // Only the form of an address is looked at.
+    // Only the syntax of the address is checked.
     command.args(["--host=https://127.0.0.1:1", "--provider=skeleton"]);
     let output = command.current_dir(cache).output().context("the suite does not run")?;
     if !output.status.success() {
@@ -69,7 +69,7 @@ pub fn run(
     command.arg(format!("--kubeconfig={}", cluster.kubeconfig().display()));
     command.arg(format!("--kubectl-path={}", programs.path("kubectl").display()));
     command.args(["--provider=skeleton", "--dump-logs-on-failure=false", "--disable-log-dump"]);
-    // Hosts by name and a home folder that is not somebody's.
+    // The suite and kubectl write to the sandbox's folder, not to a home folder.
     command.env("HOME", &cluster.server.folder).current_dir(cache);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().context("nsenter(1) of util-linux")?;
@@ -81,7 +81,7 @@ pub fn run(
     report::parse(&text)
 }
 
-/// Keeps the output in a file, and prints a line for each spec that has ended.
+/// Writes the output to a file, and prints a line for each spec that has ended.
 fn follow(output: impl BufRead, mut log: File) -> Result<()> {
     let mut progress = Progress::default();
     for line in output.split(b'\n') {
@@ -95,7 +95,7 @@ fn follow(output: impl BufRead, mut log: File) -> Result<()> {
     Ok(())
 }
 
-/// Picks the ends of specs out of the runner's verbose output: a line with a bullet says how one ended. Its name stands
+/// Finds the ends of specs in the runner's verbose output: a line with a bullet has the result. The name is
 /// on the line below, or else below the rule that began it.
 #[derive(Default)]
 struct Progress {

@@ -1,4 +1,5 @@
-//! docs/CONFORMANCE.md: a table per special interest group, and every spec that does not pass with its cause.
+//! Writes docs/CONFORMANCE.md: a table per special interest group, and every spec that does not pass with its
+//! cause.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -42,7 +43,7 @@ pub fn page(results: &Results) -> String {
     text
 }
 
-/// Which runs the results are of.
+/// Returns the runs that the results are from.
 fn stamp(results: &Results) -> String {
     let mut specs_of: BTreeMap<Option<&Run>, usize> = BTreeMap::new();
     results.specs().for_each(|spec| *specs_of.entry(spec.run.as_ref()).or_default() += 1);
@@ -68,7 +69,7 @@ fn cause(spec: &Spec) -> String {
     format!("not yet looked into: `{}`", short.replace('`', "'"))
 }
 
-/// Text that cannot end its cell.
+/// Escapes text for a table cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }

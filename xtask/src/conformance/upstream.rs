@@ -1,4 +1,5 @@
-//! Programs built from the published Go modules: the suite, its runner, kubectl, and what runs in the test images.
+//! Programs built from the published Go modules: the suite, its runner, kubectl, and the programs of the test
+//! images.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,8 @@ use anyhow::{Context, Result, bail};
 /// The release of Kubernetes whose suite is run.
 pub const VERSION: &str = "1.37.0";
 
-/// Modules that `k8s.io/kubernetes` replaces by folders of its own, which a program outside of it has to name.
+/// Modules that `k8s.io/kubernetes` replaces by its own folders, and that other modules have to name
+/// explicitly.
 const STAGING: &[&str] = &[
     "api",
     "apiextensions-apiserver",
@@ -57,7 +59,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("sample-apiserver", "k8s.io/sample-apiserver"),
 ];
 
-/// The folder of the built programs, and where the sources lie.
+/// The folder of the built programs, and that of the sources.
 pub struct Programs {
     folder: PathBuf,
     /// `k8s.io/kubernetes` in Go's module cache.
@@ -65,7 +67,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Builds what the cache does not hold yet in this version.
+    /// Builds the programs that the cache does not have in this version.
     pub fn build(cache: &Path) -> Result<Self> {
         let folder = cache.join("bin");
         let stamp = folder.join("VERSION");
@@ -90,7 +92,7 @@ impl Programs {
         self.folder.join(name)
     }
 
-    /// The one program of the images that is not Go.
+    /// Builds the one program of the images that is not Go.
     fn build_pause(&self) -> Result<()> {
         let output = self.path("pause");
         if output.exists() {
@@ -103,13 +105,13 @@ impl Programs {
     }
 }
 
-/// A Go module outside of the repository that requires Kubernetes and its staging modules.
+/// Creates a Go module outside of the repository that requires Kubernetes and its staging modules.
 fn module(cache: &Path) -> Result<PathBuf> {
     let folder = cache.join("module");
     fs::create_dir_all(&folder)?;
     let file = folder.join("go.mod");
     let text = go_mod(VERSION);
-    // Go itself adds to the file: only another version makes it anew.
+    // Go itself adds to the file, so it is only rewritten for another version.
     let wanted = format!("k8s.io/kubernetes v{VERSION}");
     if !fs::read_to_string(&file).unwrap_or_default().contains(&wanted) {
         fs::write(&file, text)?;
@@ -146,7 +148,7 @@ fn build(module: &Path, package: &str, output: &Path) -> Result<()> {
             " -X {path}.gitVersion=v{VERSION} -X {path}.gitMajor={major} -X {path}.gitMinor={minor}"
         ));
     }
-    // Under another name until it is whole.
+    // The output has another name until it is complete.
     let unfinished = output.with_extension("unfinished");
     let mut command = go(module);
     if package.ends_with("/test/e2e") {

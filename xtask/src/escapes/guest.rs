@@ -1,5 +1,5 @@
-//! A test program as the only work of a user-mode Linux: pure cgroup v2 on this machine's files, which it may only read,
-//! with a disk of its own.
+//! Runs a test program alone in a user-mode Linux: pure cgroup v2 on this machine's files, which it may only
+//! read, with its own disk.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -16,12 +16,12 @@ use anyhow::{Context, Result, bail};
 const VERDICT: &str = "KNARR-EXIT";
 /// A guest that has not ended by then hangs.
 const DEADLINE: Duration = Duration::from_secs(1200);
-/// A file with holes: only what is written takes room.
+/// The size of the disk, a sparse file: only what is written takes space.
 const DISK_BYTES: u64 = 8 << 30;
-/// Races are tried less often there: processes take 10 to 30 times as long.
+/// Races are attempted less often there: processes take 10 to 30 times as long.
 const TRIES: u32 = 2;
 
-/// Debian's kernel has no nf_tables for IPv4, so that pods get no network there. No way out of a container needs one.
+/// Debian's kernel has no nf_tables for IPv4, so pods get no network there. No escape needs one.
 const PLUGIN: &str = r#"#!/bin/sh
 cat >/dev/null
 case "$CNI_COMMAND" in
@@ -96,7 +96,7 @@ impl Guest {
         )
     }
 
-    /// Boots the kernel and fails unless the tests pass. Each line has the guest's name before it.
+    /// Boots the kernel and fails unless the tests pass. Each output line is prefixed with the guest's name.
     pub fn run(&self, uml: &Path) -> Result<()> {
         let mut guest = Command::new(uml)
             .args(["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "mem=2G", "quiet"])
@@ -110,7 +110,7 @@ impl Guest {
             .spawn()
             .with_context(|| format!("cannot run {} (Debian: user-mode-linux)", uml.display()))?;
         let verdict = self.follow(&mut guest);
-        // A halted guest leaves helper processes of its own behind.
+        // A halted guest leaves its helper processes behind.
         let _ = nix::sys::signal::killpg(
             nix::unistd::Pid::from_raw(guest.id().cast_signed()),
             nix::sys::signal::Signal::SIGKILL,
@@ -124,7 +124,7 @@ impl Guest {
         }
     }
 
-    /// Prints what the guest prints and returns the code behind the verdict.
+    /// Prints the guest's output and returns the exit code after the verdict.
     fn follow(&self, guest: &mut Child) -> Result<Option<String>> {
         let output = guest.stdout.take().context("the guest has no output")?;
         let (sender, lines) = mpsc::sync_channel(1024);

@@ -1,5 +1,5 @@
-//! `cargo xtask escapes`: the known ways out of a container, by the runtime's interface and by pods of a server, on this
-//! machine's control groups and on pure cgroup v2.
+//! `cargo xtask escapes`: attempts known container escapes, through the runtime's interface and with pods of
+//! a server, on this machine's control groups and on pure cgroup v2.
 
 mod guest;
 
@@ -17,7 +17,7 @@ use guest::Guest;
     after_help = "Examples:\n  cargo xtask escapes\n  cargo xtask escapes --uml                  # also on pure cgroup v2 (Debian: user-mode-linux)\n  cargo xtask escapes --uml -- isolation::   # other tests of containers, without pods"
 )]
 pub struct Args {
-    /// Run them once more under this user-mode Linux, which has pure cgroup v2
+    /// Run them again under this user-mode Linux, which has pure cgroup v2
     #[arg(long, value_name = "PROGRAM", num_args = 0..=1, default_missing_value = "linux.uml")]
     uml: Option<PathBuf>,
     /// Tests of containers to run instead
@@ -25,7 +25,7 @@ pub struct Args {
     filters: Vec<String>,
 }
 
-/// Tests of one program.
+/// The tests of one program.
 struct Suite {
     name: &'static str,
     program: PathBuf,
@@ -33,7 +33,8 @@ struct Suite {
 }
 
 pub fn escapes(args: &Args) -> Result<()> {
-    // Packages of the whole workspace, so that nothing is built anew for another set of features.
+    // The packages of the whole workspace are built, because another set of features would rebuild
+    // everything.
     run(cargo(&["build", "--workspace", "--example", "shim"]))?;
     let programs = test_programs(&["containers", "e2e"])?;
     let suites = suites(&programs, &args.filters)?;
@@ -51,7 +52,7 @@ pub fn escapes(args: &Args) -> Result<()> {
     }
 }
 
-/// What is run: both suites, or the chosen tests of containers.
+/// Returns what is run: both suites, or the selected tests of containers.
 fn suites(programs: &[(String, PathBuf)], filters: &[String]) -> Result<Vec<Suite>> {
     let suite = |name, target: &str, filters: &[String]| {
         let program = programs.iter().find(|(found, _)| found == target).map(|(_, path)| path.clone());
@@ -65,7 +66,7 @@ fn suites(programs: &[(String, PathBuf)], filters: &[String]) -> Result<Vec<Suit
     Ok(vec![suite("containers", "containers", &known)?, suite("pods", "e2e", &known[..1])?])
 }
 
-/// Builds the test programs of these names; each with its path.
+/// Builds the test programs of these names; returns each with its path.
 fn test_programs(names: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     let mut command = cargo(&["test", "--workspace", "--no-run", "--message-format=json"]);
     command.args(names.iter().flat_map(|name| ["--test", name]));
@@ -83,7 +84,7 @@ fn test_programs(names: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     Ok(programs.collect())
 }
 
-/// Each suite in a guest of its own, at the same time: a guest has one processor.
+/// Runs each suite in its own guest, all at the same time: a guest has one processor.
 fn under_uml(uml: &Path, suites: &[Suite]) -> Result<()> {
     let begun = Instant::now();
     let names: Vec<&str> = suites.iter().map(|suite| suite.name).collect();

@@ -6,7 +6,7 @@ use super::history::{History, Op, Revision, State};
 use super::linearizability::{self, Evidence, Verdict, as_get};
 use super::{revisions, watches};
 
-/// What is wrong with a history, a sentence each; empty: nothing.
+/// Returns what is wrong with a history, a sentence each; empty if nothing is.
 pub fn check(history: &History) -> Vec<String> {
     let mut wrong = revisions::check(history);
     wrong.extend(watches::check(history));
@@ -30,13 +30,13 @@ pub fn check(history: &History) -> Vec<String> {
     wrong
 }
 
-/// The last revision that an answer about a resource told.
+/// Returns the last revision in the answers about a resource.
 fn last_revision(history: &History, resource: &str) -> Revision {
     let lists = history.lists.iter().filter(|l| l.resource == resource).map(|l| l.revision);
     lists.max().unwrap_or(Revision::MAX)
 }
 
-/// Each object's operations, with what lists say of it.
+/// Returns each object's operations, including what lists show of it.
 fn by_key(history: &History) -> BTreeMap<&str, Vec<Op>> {
     let keys: BTreeSet<&str> = history.ops.iter().map(|op| op.key.as_str()).collect();
     let mut all: BTreeMap<&str, Vec<Op>> = keys.iter().map(|key| (*key, Vec::new())).collect();

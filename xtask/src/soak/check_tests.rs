@@ -1,4 +1,4 @@
-//! The checks on histories written by hand: each that is wrong is found, and the right ones pass.
+//! Tests the checks on handwritten histories: every wrong one is found, and the right ones pass.
 
 use super::check::check;
 use super::history::{Answer, Change, Event, History, List, Op, Request, Revision, State, Stream};
@@ -42,7 +42,7 @@ fn right(history: &History) {
     assert_eq!(check(history), Vec::<String>::new());
 }
 
-/// One thing is wrong, and what is said of it holds these words.
+/// Checks that exactly one violation is found, and that its text contains these words.
 fn wrong(history: &History, words: &str) {
     let found = check(history);
     assert!(found.iter().any(|sentence| sentence.contains(words)), "not `{words}`: {found:?}");
@@ -70,7 +70,7 @@ fn operations_at_the_same_time_may_come_in_any_order() {
     for seen in [Answer::Absent, Answer::Saw(state(1, 5))] {
         right(&ops(vec![create(1, Answer::Wrote(5), 0, 10), get(seen, 1, 9)]));
     }
-    // The patches' revisions give their order, against that of their calls.
+    // The patches' revisions give their order, which differs from that of their calls.
     right(&ops(vec![
         create(1, Answer::Wrote(5), 0, 1),
         op(Request::Patch { value: 2 }, Answer::Wrote(7), 2, 9),
@@ -82,20 +82,20 @@ fn operations_at_the_same_time_may_come_in_any_order() {
 #[test]
 fn lost_and_stale_answers_are_found() {
     let words = "no order explains the answers";
-    // An acknowledged write is gone.
+    // An acknowledged write is lost.
     wrong(&ops(vec![create(1, Answer::Wrote(5), 0, 1), get(Answer::Absent, 2, 3)]), words);
     // An old value is read after the new one was acknowledged.
     let updated = op(Request::Update { value: 2, at: 5 }, Answer::Wrote(6), 2, 3);
     let stale = get(Answer::Saw(state(1, 5)), 4, 5);
     wrong(&ops(vec![create(1, Answer::Wrote(5), 0, 1), updated.clone(), stale]), words);
-    // Two updates of the same revision.
+    // Two updates of the same revision succeed.
     let twice = op(Request::Update { value: 3, at: 5 }, Answer::Wrote(7), 4, 5);
     wrong(&ops(vec![create(1, Answer::Wrote(5), 0, 1), updated, twice]), words);
-    // A deletion did not stick.
+    // A deleted object reappears.
     let deleted = op(Request::Delete { at: None }, Answer::Deleted, 2, 3);
     let again = get(Answer::Saw(state(1, 5)), 4, 5);
     wrong(&ops(vec![create(1, Answer::Wrote(5), 0, 1), deleted, again]), words);
-    // Two readers, one after the other, see a write come and go.
+    // Of two readers, one after the other, the first sees a write and the second does not.
     let first = get(Answer::Saw(state(1, 5)), 1, 2);
     wrong(&ops(vec![create(1, Answer::Wrote(5), 0, 10), first, get(Answer::Absent, 3, 4)]), words);
 }
@@ -105,13 +105,13 @@ fn writes_without_an_answer_may_be_done_late_or_never() {
     let unknown = create(1, Answer::Unknown, 0, 1);
     right(&ops(vec![unknown.clone(), get(Answer::Absent, 2, 3)]));
     right(&ops(vec![unknown.clone(), get(Answer::Absent, 2, 3), get(Answer::Saw(state(1, 7)), 4, 5)]));
-    // But not undone.
+    // But it is not undone.
     let undone = vec![unknown.clone(), get(Answer::Saw(state(1, 7)), 2, 3), get(Answer::Absent, 4, 5)];
     wrong(&ops(undone.clone()), "no order");
-    // Unless by a deletion without an answer.
+    // Unless a deletion without an answer did so.
     let deletion = op(Request::Delete { at: None }, Answer::Unknown, 3, 4);
     right(&ops([undone, vec![deletion]].concat()));
-    // And not before they were asked for.
+    // A write has no effect before its request.
     wrong(&ops(vec![create(1, Answer::Unknown, 5, 6), get(Answer::Saw(state(1, 7)), 0, 1)]), "no order");
     // Many of them do not make the search long.
     let many = (0..40).map(|i| op(Request::Delete { at: None }, Answer::Unknown, i, i + 1));
@@ -137,7 +137,7 @@ fn revisions_are_unique_and_grow() {
         "have the revision 5",
     );
     wrong(&ops(vec![create(1, Answer::Wrote(5), 0, 1), other(2, Answer::Wrote(4), 2, 3)]), "came after");
-    // At the same time, either order is right.
+    // For concurrent operations, either order is right.
     right(&ops(vec![create(1, Answer::Wrote(5), 0, 3), other(2, Answer::Wrote(4), 2, 3)]));
     let mut history = ops(vec![create(1, Answer::Wrote(5), 0, 1)]);
     history.lists = vec![list(4, &[(KEY, state(1, 5))], 2, 3)];
@@ -153,7 +153,7 @@ fn lists_are_as_linearizable_as_gets() {
     wrong(&history, "no order");
 }
 
-/// Three changes of two objects that one watch shows as they are.
+/// Three changes of two objects that one watch shows correctly.
 fn watched() -> History {
     let other = "configmaps/b";
     History {
@@ -182,10 +182,10 @@ fn watches_show_everything_once_and_in_order() {
     };
     wrong(&with(|e| e.swap(0, 1)), "after revision 4");
     wrong(&with(|e| e.insert(1, e[0].clone())), "after revision 3");
-    // A bookmark that promises too much, and one that goes back.
+    // A bookmark with a revision that is too high, and one that is lower than the one before.
     wrong(&with(|e| e[2] = Event::Bookmark(7)), "after revision 7");
     wrong(&with(|e| e[2] = Event::Bookmark(3)), "after revision 4");
-    // Changes that do not follow from what was there.
+    // Changes that do not follow from the state before.
     wrong(&with(|e| e[0] = changed(Change::Modified, KEY, 1, 3)), "before it the value was None");
     wrong(&with(|e| e[3] = changed(Change::Deleted, KEY, 9, 7)), "before it the value was Some(1)");
     wrong(&with(|e| e[3] = changed(Change::Added, KEY, 9, 7)), "before it the value was Some(1)");
@@ -195,7 +195,7 @@ fn watches_show_everything_once_and_in_order() {
 #[test]
 fn another_watch_tells_what_one_skipped() {
     let mut history = watched();
-    // It goes on from a revision that is older than the server, and gets no event twice.
+    // The watch resumes at a revision that is older than the server, and gets no event twice.
     let mut resumed = stream(1, 3, history.streams[0].events[1..].to_vec());
     resumed.older_than_server = true;
     history.streams.push(resumed);

@@ -1,4 +1,4 @@
-//! A client that writes and reads a few objects as fast as it is answered, and records everything.
+//! A client that writes and reads a few objects without pause, and records everything.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,25 +12,25 @@ use super::history::{Answer, Key, List, Nanos, Op, Request, State};
 use super::objects::{self, RESOURCES, Resource};
 use crate::http::{Access, Connection};
 
-/// Names of objects of each resource: few, so that clients meet.
+/// The number of names of each resource: few, so that clients write the same objects.
 const NAMES: usize = 4;
-/// Between two attempts to reach a server.
+/// The pause between two attempts to reach a server.
 pub const BACK_OFF: Duration = Duration::from_millis(5);
 
-/// What all threads of a round share.
+/// The state that all threads of a round share.
 pub struct Shared {
     pub access: Access,
     pub namespace: String,
     pub began: Instant,
-    /// The next value to write, of the whole run.
+    /// The next value to write, unique in the whole run.
     pub values: AtomicU64,
-    /// Clients end.
+    /// Clients stop.
     pub stop: AtomicBool,
-    /// Watchers end though they have not seen the last write.
+    /// Watchers stop even if they have not seen the last write.
     pub give_up: AtomicBool,
-    /// Requests that were answered, whatever the answer.
+    /// The number of requests that were answered, whatever the answer.
     pub answered: AtomicU64,
-    /// Writes that were acknowledged.
+    /// The number of writes that were acknowledged.
     pub acknowledged: AtomicU64,
     /// How many times the server was started.
     pub generation: AtomicU64,
@@ -46,7 +46,7 @@ impl Shared {
     }
 }
 
-/// What a client did.
+/// The operations of a client.
 #[derive(Default)]
 pub struct Record {
     pub ops: Vec<Op>,
@@ -57,7 +57,7 @@ pub struct Client<'a> {
     id: u32,
     shared: &'a Shared,
     connection: Option<Connection>,
-    /// What this client last saw of an object.
+    /// The state in which this client last saw each object.
     known: HashMap<Key, State>,
     record: Record,
 }
@@ -67,7 +67,7 @@ impl<'a> Client<'a> {
         Self { id, shared, connection: None, known: HashMap::new(), record: Record::default() }
     }
 
-    /// Random requests until the round stops.
+    /// Sends random requests until the round stops.
     pub fn run(mut self, mut rng: Rng) -> Record {
         while !self.shared.stop.load(Ordering::Relaxed) {
             let resource = &RESOURCES[rng.usize(..RESOURCES.len())];
@@ -103,7 +103,7 @@ impl<'a> Client<'a> {
         self.one(resource, &name, request, padding).map(drop)
     }
 
-    /// One request for one object. Fails without a record where no server was reached.
+    /// Sends one request for one object. Fails without a record if no server was reached.
     pub fn one(
         &mut self,
         resource: &Resource,
@@ -155,7 +155,7 @@ impl<'a> Client<'a> {
         Ok(list)
     }
 
-    /// The connection, which goes back to its place only after a whole answer.
+    /// Takes the connection, which is put back only after a complete answer.
     fn connected(&mut self) -> Result<Connection> {
         self.connection.take().map_or_else(|| self.shared.access.connect(), Ok)
     }

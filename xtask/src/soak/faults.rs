@@ -1,4 +1,4 @@
-//! What is done to a server while clients use it.
+//! The faults of a server while clients use it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -15,46 +15,48 @@ use super::round::eventually;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum)]
 pub enum Fault {
-    /// SIGKILL, at times again during the start that follows
+    /// SIGKILL, sometimes again during the start that follows
     Kill,
     /// SIGSTOP for up to 2.5 s, then SIGCONT
     Pause,
-    /// The file system of the data folder is full; at times the server is killed meanwhile
+    /// The file system of the data folder is full; sometimes the server is killed meanwhile
     Disk,
-    /// The server's control group may not grow any more; the kernel kills the server, or it is killed, or it goes on
+    /// The server's control group may not grow; the kernel kills the server, or this program does, or it
+    /// survives
     Memory,
-    /// No further file descriptors
+    /// No more file descriptors
     Files,
     /// The wall clock jumps by up to an hour, forwards or backwards (needs libfaketime)
     Clock,
-    /// One or two of three members of etcd are killed, which then holds the state
+    /// Kill one or two of three members of etcd, which then stores the state
     Etcd,
 }
 
 impl Fault {
-    /// The history of a whole round is still there afterwards, so that every watch can go on from anywhere in it.
+    /// Whether the history of a whole round still exists afterwards, so that every watch can resume at any
+    /// revision of it.
     pub fn leaves_history(self) -> bool {
         matches!(self, Self::Kill | Self::Pause)
     }
 }
 
-/// What became of a fault.
+/// The effects of a fault.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Effect {
     /// How many times the server was killed, by this program or the kernel.
     pub kills: u64,
-    /// The longest start, until the server said that it was ready.
+    /// The longest start, until the server reported that it was ready.
     pub recovery: Duration,
-    /// Starts that failed while the fault lasted.
+    /// Starts that failed during the fault.
     pub refused_starts: u64,
 }
 
-/// The longest that anything is waited for.
+/// The longest wait.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The longest that a fault lasts of which clients do not feel enough.
+/// The longest duration of a fault that affects too few requests.
 const LASTS: Duration = Duration::from_secs(2);
 
-/// Does it, and undoes it. The server runs again afterwards.
+/// Causes the fault, and ends it. The server runs again afterwards.
 pub fn inject(fault: Fault, ground: &mut Ground, shared: &Shared, rng: &mut Rng) -> Result<Effect> {
     let mut effect = Effect::default();
     match fault {
@@ -85,7 +87,8 @@ pub fn inject(fault: Fault, ground: &mut Ground, shared: &Shared, rng: &mut Rng)
                 restart(ground, shared, &mut effect)?;
                 feel(shared, rng);
             }
-            // By more than a few minutes off, certificates are not valid: clients come back with the time.
+            // If the time is off by more than a few minutes, certificates are not valid: clients recover when
+            // it is right again.
             ground.set_clock(0)?;
         }
         Fault::Etcd => {
@@ -122,7 +125,7 @@ fn restart(ground: &mut Ground, shared: &Shared, effect: &mut Effect) -> Result<
     Ok(())
 }
 
-/// Waits until a counter has grown by so much; false when that takes longer than `limit`.
+/// Waits until a counter has grown by `by`; returns false after `limit`.
 pub fn grown(counter: &AtomicU64, by: u64, limit: Duration) -> bool {
     let wanted = counter.load(Ordering::Relaxed) + by;
     let deadline = Instant::now() + limit;
@@ -135,13 +138,13 @@ pub fn grown(counter: &AtomicU64, by: u64, limit: Duration) -> bool {
     true
 }
 
-/// Lets clients meet the fault.
+/// Waits until clients are affected by the fault.
 fn feel(shared: &Shared, rng: &mut Rng) {
     grown(&shared.answered, rng.u64(50..500), LASTS);
 }
 
 fn disk(ground: &mut Ground, shared: &Shared, rng: &mut Rng, effect: &mut Effect) -> Result<()> {
-    // cat fails when nothing is left, which is what it is for.
+    // cat fails when the disk is full, as intended.
     ground.sandbox.try_sh("cat /dev/zero >$0/data/fill 2>/dev/null");
     feel(shared, rng);
     if rng.bool() {
@@ -160,12 +163,12 @@ fn disk(ground: &mut Ground, shared: &Shared, rng: &mut Rng, effect: &mut Effect
 }
 
 fn memory(ground: &mut Ground, shared: &Shared, rng: &mut Rng, effect: &mut Effect) -> Result<()> {
-    // What the last time left behind would fill the disk some time.
+    // The objects of the last fault would fill the disk eventually.
     let path = "/api/v1/namespaces/default/configmaps";
     let selected = format!("{path}?labelSelector=ballast");
     eventually("delete the ballast", || shared.access.connect()?.send("DELETE", &selected, None))?;
     let limit = ground.memory_used()?;
-    // The kernel refuses a limit below what it cannot take away: then what is there is the limit.
+    // The kernel refuses a limit below what it cannot reclaim: then the present usage is the limit.
     let _ = ground.limit_memory(Some(limit));
     let text = "x".repeat(256 << 10);
     let deadline = Instant::now() + LASTS;
@@ -177,10 +180,10 @@ fn memory(ground: &mut Ground, shared: &Shared, rng: &mut Rng, effect: &mut Effe
             break;
         }
     }
-    // Where the kernel does not kill, it takes pages away as fast as they are read again, without end.
+    // If the kernel does not kill, it may reclaim pages as fast as they are read again, without end.
     if !ended_within(ground, LASTS)? && rng.bool() {
         ground.limit_memory(None)?;
-        // A kill that had been decided comes within this time.
+        // A kill that the kernel has decided happens within this time.
         if !ended_within(ground, LASTS)? {
             return Ok(());
         }
@@ -190,7 +193,7 @@ fn memory(ground: &mut Ground, shared: &Shared, rng: &mut Rng, effect: &mut Effe
     ground.limit_memory(None)
 }
 
-/// A process that the kernel kills takes a while to be gone.
+/// Waits for the end of the process: one that the kernel kills takes a while to end.
 fn ended_within(ground: &mut Ground, limit: Duration) -> Result<bool> {
     let deadline = Instant::now() + limit;
     while !ground.has_ended()? {
@@ -221,7 +224,7 @@ fn files(ground: &mut Ground, shared: &Shared, rng: &mut Rng) -> Result<()> {
     };
     set(&(open + rng.usize(..3)).to_string(), hard)?;
     feel(shared, rng);
-    // New connections find no descriptor.
+    // New connections get no descriptor.
     let connections: Vec<_> = (0..4).filter_map(|_| shared.access.connect().ok()).collect();
     feel(shared, rng);
     drop(connections);

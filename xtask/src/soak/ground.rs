@@ -1,4 +1,5 @@
-//! The server under test in a sandbox of its own: its folder, its control group, its clock, and etcd if it uses that.
+//! The server under test in its own sandbox: its folder, its control group, its clock, and etcd if it uses
+//! that.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,16 +13,16 @@ use nix::unistd::Pid;
 use crate::http::Access;
 use crate::sandbox::{NODE_IP, Process, Sandbox, log_to, only_child};
 
-/// Where Debian has libfaketime, which moves the wall clock of one process.
+/// The path of libfaketime in Debian; it changes the wall clock of one process.
 const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 /// A start that takes longer has failed.
 const START: Duration = Duration::from_secs(60);
 const MEMBERS: usize = 3;
 
-/// What the ground has beside a server.
+/// What is needed besides a server.
 #[derive(Clone, Copy, Default)]
 pub struct Needs {
-    /// The data folder is a small file system.
+    /// Whether the data folder is on a small file system.
     pub small_disk: bool,
     pub memory_group: bool,
     pub clock: bool,
@@ -38,7 +39,7 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// From now on this thread, and those that it starts, are in the sandbox's network.
+    /// Creates the sandbox. From now on this thread, and those that it starts, are in the sandbox's network.
     pub fn new(binary: &Path, needs: Needs) -> Result<Self> {
         if needs.clock && !Path::new(FAKETIME).exists() {
             bail!("the fault `clock` needs {FAKETIME} (Debian: libfaketime)");
@@ -64,7 +65,7 @@ impl Ground {
         Ok(ground)
     }
 
-    /// Starts the server and waits until it says that it is ready.
+    /// Starts the server and waits until it reports that it is ready.
     pub fn start(&mut self) -> Result<()> {
         self.spawn()?;
         self.wait_started()
@@ -128,12 +129,12 @@ impl Ground {
         Ok(())
     }
 
-    /// Whether no server runs.
+    /// Returns whether no server runs.
     pub fn has_ended(&mut self) -> Result<bool> {
         Ok(self.server.is_none() || self.ended_by_itself()?.is_some())
     }
 
-    /// How the server ended, if it did and not by [`Self::kill`].
+    /// Returns how the server ended, if it did and not by [`Self::kill`].
     pub fn ended_by_itself(&mut self) -> Result<Option<ExitStatus>> {
         self.server.as_mut().map_or(Ok(None), ended)
     }
@@ -142,25 +143,25 @@ impl Ground {
         Ok(kill(Pid::from_raw(self.pid()?.cast_signed()), signal)?)
     }
 
-    /// The server's process, as this machine sees it.
+    /// Returns the server's process id in this machine.
     pub fn pid(&self) -> Result<u32> {
         let nsenter = self.server.as_ref().context("no server runs")?.id();
         only_child(nsenter).context("the server is gone")
     }
 
-    /// What the server said since its last start.
+    /// Returns the log of the server since its last start.
     pub fn log(&self) -> PathBuf {
         self.sandbox.path("server.log")
     }
 
-    /// The data folder is seen through the sandbox's own mounts.
+    /// Reads the kubeconfig in the data folder, through the sandbox's mounts.
     pub fn access(&self) -> Result<Access> {
         let data = self.sandbox.path("data/admin.kubeconfig");
         let seen = format!("/proc/{}/root{}", self.sandbox.init, data.display());
         Access::from_kubeconfig(Path::new(&seen))
     }
 
-    /// Moves the server's wall clock to so many seconds from the machine's.
+    /// Sets the server's wall clock to this many seconds from the machine's.
     pub fn set_clock(&self, offset: i64) -> Result<()> {
         let new = self.sandbox.path("clock.new");
         fs::write(&new, format!("{offset:+}\n"))?;
@@ -173,7 +174,7 @@ impl Ground {
         if version_1.is_dir() { version_1.join(name) } else { Path::new("/sys/fs/cgroup").join(name) }
     }
 
-    /// What the server's control group uses, in bytes.
+    /// Returns the memory use of the server's control group, in bytes.
     pub fn memory_used(&self) -> Result<u64> {
         let group = self.memory_group();
         let text = fs::read_to_string(group.join("memory.usage_in_bytes"))
@@ -181,7 +182,7 @@ impl Ground {
         Ok(text.trim().parse()?)
     }
 
-    /// Limits the server's control group; `None` lifts the limit.
+    /// Limits the server's control group; `None` removes the limit.
     pub fn limit_memory(&self, bytes: Option<u64>) -> Result<()> {
         let group = self.memory_group();
         let version_1 = group.join("memory.limit_in_bytes");
@@ -207,7 +208,7 @@ impl Ground {
         Ok(())
     }
 
-    /// kill -9 for a member of etcd.
+    /// Kills a member of etcd with `kill -9`.
     pub fn kill_member(&mut self, member: usize) {
         if let Some(mut process) = self.members[member % MEMBERS].take() {
             process.kill();
@@ -221,7 +222,8 @@ impl Drop for Ground {
     }
 }
 
-/// How the server's nsenter ended. It stops itself when the server is stopped, and would stay so.
+/// Returns how the server's nsenter ended. It stops itself when the server is stopped, and has to be
+/// continued too.
 fn ended(nsenter: &mut Child) -> Result<Option<ExitStatus>> {
     let _ = kill(Pid::from_raw(nsenter.id().cast_signed()), Signal::SIGCONT);
     Ok(nsenter.try_wait()?)

@@ -1,4 +1,4 @@
-//! What clients asked, what they were answered, and what watches showed: all that the checks look at.
+//! The requests of clients, their answers, and the events of watches: all data that the checks use.
 
 use std::collections::HashSet;
 
@@ -11,14 +11,14 @@ pub type Key = String;
 /// A resourceVersion.
 pub type Revision = u64;
 
-/// An object as it was seen. Every write of a run has a value of its own.
+/// An object as it was seen. Every write of a run has a unique value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct State {
     pub value: u64,
     pub revision: Revision,
 }
 
-/// What a client asked of one object.
+/// A client's request for one object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     Create {
@@ -41,7 +41,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// The value that the request writes.
+    /// Returns the value that the request writes.
     pub fn value(&self) -> Option<u64> {
         match self {
             Self::Create { value } | Self::Update { value, .. } | Self::Patch { value } => Some(*value),
@@ -50,23 +50,23 @@ impl Request {
     }
 }
 
-/// What the client was answered.
+/// The answer that the client got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// A create, update or patch was done, at this revision.
+    /// A create, update or patch succeeded, at this revision.
     Wrote(Revision),
     Deleted,
-    /// A get found this.
+    /// A get returned this state.
     Saw(State),
-    /// 404: the object is not there. Of a get as of a write.
+    /// 404: the object does not exist. For gets and writes.
     Absent,
     /// 409 AlreadyExists.
     Exists,
-    /// 409 Conflict: the object is there, at another revision than `at`.
+    /// 409 Conflict: the object exists at another revision than `at`.
     Conflict,
-    /// Refused for a reason that tells nothing about the object, such as 429 or a full store. Without effect.
+    /// Refused for a reason unrelated to the object, such as 429 or a full store. Without effect.
     Refused,
-    /// No answer, or one that leaves open whether the write was done.
+    /// No answer, or one that does not show whether the write succeeded.
     Unknown,
 }
 
@@ -101,7 +101,7 @@ pub enum Change {
 /// One line of a watch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// `state` of a deletion: the last value, and the revision of the deletion.
+    /// For a deletion, `state` has the last value and the revision of the deletion.
     Changed {
         change: Change,
         key: Key,
@@ -125,13 +125,13 @@ pub struct Stream {
     pub watcher: u32,
     pub resource: String,
     pub from: Revision,
-    /// The server that serves it started after `from` was current.
+    /// Whether the server that serves it started after `from` was current.
     pub older_than_server: bool,
     pub events: Vec<Event>,
 }
 
 impl Stream {
-    /// Everything after `from` and up to this has been shown.
+    /// Returns the revision up to which everything after `from` has been shown.
     pub fn reached(&self) -> Revision {
         self.events.last().map_or(self.from, Event::revision)
     }
@@ -147,19 +147,19 @@ pub struct History {
 }
 
 impl History {
-    /// The objects that anything was asked of.
+    /// Returns the number of objects with requests.
     pub fn keys(&self) -> usize {
         self.ops.iter().map(|op| &op.key).collect::<HashSet<_>>().len()
     }
 
-    /// The revisions that watches showed a change at.
+    /// Returns the number of revisions at which watches showed a change.
     pub fn revisions(&self) -> usize {
         let events = self.streams.iter().flat_map(|stream| &stream.events);
         let changes = events.filter(|event| matches!(event, Event::Changed { .. }));
         changes.map(Event::revision).collect::<HashSet<_>>().len()
     }
 
-    /// The resource of a key.
+    /// Returns the resource of a key.
     pub fn resource_of(key: &str) -> &str {
         key.split('/').next().unwrap_or(key)
     }

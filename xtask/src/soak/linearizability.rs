@@ -1,20 +1,21 @@
-//! Whether there is an order of one object's operations, each between its call and its end, that explains all answers.
+//! Decides whether one object's operations, each taking effect between its call and its end, have an order
+//! that explains all answers.
 //!
-//! The search is that of Wing and Gong with the memory of Lowe: operations are taken out of a list one after the
-//! other, and what has been tried, the set of operations taken and the state that they lead to, is not tried again.
+//! The search is that of Wing and Gong with the cache of Lowe: operations are taken out of a list one after
+//! the other, and a combination of the set of taken operations and the resulting state is not tried twice.
 
 use std::collections::{HashMap, HashSet};
 
 use super::history::{Answer, Nanos, Op, Request, Revision, State};
 
-/// Steps of a search; a history of unique values needs a few for each operation.
+/// The most steps of a search; a history of unique values needs a few for each operation.
 const STEPS: usize = 5_000_000;
 
-/// What a search says of the history of one object.
+/// The result of a search in the history of one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Linearizable,
-    /// The longest explanation leaves these operations open, the first of which cannot be explained.
+    /// The longest explanation leaves these operations open; the first of them cannot be explained.
     Violated {
         explained: usize,
         state: Object,
@@ -24,21 +25,21 @@ pub enum Verdict {
     Undecided,
 }
 
-/// What is known of values besides the answers: who was seen at which revision.
+/// What is known of values besides the answers: at which revision each was seen.
 pub struct Evidence<'a> {
     pub seen: &'a HashMap<u64, Revision>,
-    /// `seen` holds every value that was ever written: one that is not there was not written.
+    /// Whether `seen` holds every value that was ever written, so that one that is missing was not written.
     pub complete: bool,
 }
 
-/// The object between two operations. A value that nobody saw has no known revision.
+/// The object between two operations. A value that was never seen has no known revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Object {
     Absent,
     Present { value: u64, revision: Option<Revision> },
 }
 
-/// `ops` are those of one object, in any order.
+/// Checks the operations of one object, which may be in any order.
 pub fn check(ops: &[Op], evidence: &Evidence<'_>) -> Verdict {
     let mut steps: Vec<Step> = ops.iter().filter_map(|op| Step::of(op, evidence)).collect();
     steps.sort_by_key(|s| (s.op.call, s.op.end));
@@ -48,15 +49,15 @@ pub fn check(ops: &[Op], evidence: &Evidence<'_>) -> Verdict {
 /// An operation in the search.
 struct Step<'a> {
     op: &'a Op,
-    /// `Nanos::MAX`: it may take effect at any time after its call.
+    /// The end; `Nanos::MAX` if it may take effect at any time after its call.
     end: Nanos,
-    /// It may also never take effect.
+    /// Whether it may also never take effect.
     optional: bool,
     revision: Option<Revision>,
 }
 
 impl<'a> Step<'a> {
-    /// `None`: the operation says nothing.
+    /// Builds the step of an operation; `None` if the operation proves nothing.
     fn of(op: &'a Op, evidence: &Evidence<'_>) -> Option<Self> {
         let seen = op.request.value().and_then(|value| evidence.seen.get(&value).copied());
         match (op.answer, op.request) {
@@ -74,14 +75,14 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// The object after this operation; `None` where it does not fit the object before.
+    /// Returns the object after this operation; `None` if the operation does not fit the object before.
     fn apply(&self, before: Object) -> Option<Object> {
         let (present, at) = match before {
             Object::Absent => (None, None),
             Object::Present { value, revision } => (Some(value), revision),
         };
         let absent = present.is_none();
-        // Nothing that was answered before a write has a later revision.
+        // An answer before a write cannot have a later revision.
         let write = |value| {
             let later = self.revision.is_none() || at.is_none() || self.revision > at;
             later.then_some(Object::Present { value, revision: self.revision })
@@ -105,7 +106,7 @@ impl<'a> Step<'a> {
             {
                 Some(before)
             }
-            // A patch without a resourceVersion conflicts with other writers, again and again.
+            // A patch without a resourceVersion may also get conflicts with other writers.
             (Request::Patch { .. } | Request::Delete { at: None }, Answer::Conflict) if !absent => {
                 Some(before)
             }
@@ -126,12 +127,12 @@ struct Taken {
 
 struct Search<'a> {
     steps: &'a [Step<'a>],
-    /// A list of the steps that are not taken, in the order of their calls; its head is `steps.len()`.
+    /// A linked list of the steps that are not taken, in the order of their calls; its head is `steps.len()`.
     next: Vec<usize>,
     previous: Vec<usize>,
-    /// Steps that have to be taken and are not.
+    /// The number of required steps that are not taken.
     required: usize,
-    /// A random number for each step: the exclusive or over the taken ones stands for their set.
+    /// A random number for each step: the exclusive or over the taken ones identifies their set.
     names: Vec<u128>,
 }
 
@@ -184,7 +185,7 @@ impl<'a> Search<'a> {
         Verdict::Undecided
     }
 
-    /// The next step from `from` on that may come now, and the object after it.
+    /// Returns the next possible step from `from` on, and the object after it.
     fn candidate(
         &self,
         from: usize,
@@ -199,7 +200,7 @@ impl<'a> Search<'a> {
         while index != head && self.steps[index].op.call <= first_end {
             let step = &self.steps[index];
             first_end = first_end.min(step.end);
-            // One delete without an answer is as good as another: the first stands for all.
+            // Deletes without an answer are equivalent: the first stands for all.
             let same = step.optional && step.op.request == Request::Delete { at: None };
             if index >= from
                 && !(same && plain_delete)
@@ -228,7 +229,7 @@ impl<'a> Search<'a> {
         self.required += usize::from(!self.steps[index].optional);
     }
 
-    /// A few of the steps that have to come next.
+    /// Returns a few of the steps that could be next.
     fn open(&self) -> Vec<usize> {
         let head = self.steps.len();
         let mut found = Vec::new();
@@ -243,7 +244,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// A get of `key` that stands for what a list said of it.
+/// Returns a get of `key` that is equivalent to what a list showed of it.
 pub fn as_get(client: u32, key: &str, found: Option<State>, call: Nanos, end: Nanos) -> Op {
     let answer = found.map_or(Answer::Absent, Answer::Saw);
     Op { client, key: key.to_owned(), request: Request::Get, answer, call, end }

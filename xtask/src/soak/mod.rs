@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: a server under faults, and checks of all that its clients were answered and shown.
+//! `cargo xtask soak`: runs a server under faults, and checks all answers and events that its clients got.
 
 mod check;
 #[cfg(test)]
@@ -36,22 +36,22 @@ use survivors::Survivors;
     cargo xtask soak --minutes 10 --faults etcd,kill -o json\n  cargo xtask soak --replay target/soak/seed-1-round-7.json"
 )]
 pub struct Args {
-    /// For how long
+    /// Number of minutes
     #[arg(long, default_value_t = 1, conflicts_with = "kills")]
     minutes: u64,
-    /// Until the server has been killed so many times
+    /// Number of kills of the server, after which the run ends
     #[arg(long)]
     kills: Option<u64>,
-    /// Of the choices that are made: which requests, which faults, when
+    /// Seed of the random choices: which requests, which faults, when
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// What is done to the server, one of these in each round
+    /// Faults of the server, one of them in each round
     #[arg(long, value_delimiter = ',', default_value = "kill,pause,disk,memory,files")]
     faults: Vec<Fault>,
-    /// What to print at the end
+    /// Output format
     #[arg(short, long, default_value = "table")]
     output: Output,
-    /// Check a history that an earlier run kept once more, and nothing else
+    /// Only check a stored history of an earlier run again
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
 }
@@ -62,7 +62,7 @@ enum Output {
     Json,
 }
 
-/// A client that hears nothing for so long takes its request for lost.
+/// A client considers a request lost after this time without an answer.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
 pub fn run(args: &Args) -> Result<()> {
@@ -161,7 +161,7 @@ fn soak(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Writes a history to where `--replay` finds it.
+/// Writes a history to a file for `--replay`.
 fn keep(seed: u64, round: u64, history: &History) -> Result<PathBuf> {
     let folder = crate::root().join("target/soak");
     std::fs::create_dir_all(&folder)?;

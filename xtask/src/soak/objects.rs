@@ -1,4 +1,4 @@
-//! The objects that clients write: their paths and bodies, and what answers say of them.
+//! The objects that clients write: their paths and bodies, and the contents of answers.
 
 use serde_json::{Value, json};
 
@@ -24,11 +24,11 @@ pub const RESOURCES: &[Resource] = &[
     },
 ];
 
-/// Where the value of an object stands. Others' objects in the namespace have none.
+/// The annotation with the value of an object. Other objects in the namespace have none.
 const VALUE: &str = "soak.knarr.io/value";
 
 impl Resource {
-    /// The collection: of one namespace, or of all.
+    /// Returns the path of the collection, in one namespace or in all.
     pub fn path(&self, namespace: Option<&str>) -> String {
         match namespace {
             Some(namespace) => format!("{}/namespaces/{namespace}/{}", self.prefix, self.plural),
@@ -40,7 +40,7 @@ impl Resource {
         format!("{}/{name}", self.plural)
     }
 
-    /// Method, path, content type and body of a request for one object.
+    /// Returns method, path, content type and body of a request for one object.
     pub fn request(&self, namespace: &str, name: &str, request: &Request, padding: usize) -> Sent {
         let collection = self.path(Some(namespace));
         let object = format!("{collection}/{name}");
@@ -69,7 +69,7 @@ impl Resource {
     }
 }
 
-/// A request as it goes to the server.
+/// A request as it is sent to the server.
 pub struct Sent {
     pub method: &'static str,
     pub path: String,
@@ -83,7 +83,7 @@ impl Sent {
     }
 }
 
-/// What an answer says about the object `name`.
+/// Parses an answer about the object `name`.
 pub fn answer(request: &Request, name: &str, answer: &http::Answer) -> Answer {
     let Ok(body) = serde_json::from_slice::<Value>(&answer.body) else {
         return if answer.code < 500 && answer.code >= 400 { Answer::Refused } else { Answer::Unknown };
@@ -103,28 +103,28 @@ pub fn answer(request: &Request, name: &str, answer: &http::Answer) -> Answer {
     }
 }
 
-/// The name of an object.
+/// Returns the name of an object.
 pub fn name(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap_or_default()
 }
 
-/// An object's namespace.
+/// Returns an object's namespace.
 pub fn namespace(object: &Value) -> &str {
     object["metadata"]["namespace"].as_str().unwrap_or_default()
 }
 
-/// The resourceVersion of an object, a list or a bookmark.
+/// Returns the resourceVersion of an object, a list or a bookmark.
 pub fn revision(object: &Value) -> Option<Revision> {
     object["metadata"]["resourceVersion"].as_str()?.parse().ok()
 }
 
-/// `None`: not an object of ours.
+/// Returns an object's state; `None` if the soak did not write it.
 pub fn state(object: &Value) -> Option<State> {
     let value = object["metadata"]["annotations"][VALUE].as_str()?.parse().ok()?;
     Some(State { value, revision: revision(object)? })
 }
 
-/// The CustomResourceDefinition of the resource `knots`.
+/// Returns the CustomResourceDefinition of the resource `knots`.
 pub fn definition() -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",

@@ -1,4 +1,4 @@
-//! What a run brought: a line while it runs, a table at its end, or JSON.
+//! The results of a run: a line while it runs, a table at its end, or JSON.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub struct Sums {
 pub struct Report {
     by_fault: BTreeMap<Fault, Sums>,
     pub total: Sums,
-    /// The first sentences of what is wrong, and where the histories are.
+    /// The first violations, and the files of the histories.
     pub wrong: Vec<String>,
 }
 
@@ -122,7 +122,7 @@ impl Report {
         self.total.add(outcome);
     }
 
-    /// Violations that belong to no round.
+    /// Adds violations that belong to no round.
     pub fn add_wrong(&mut self, wrong: Vec<String>) {
         self.total.violations += wrong.len() as u64;
         self.wrong.extend(wrong);

@@ -1,11 +1,11 @@
-//! Whether revisions are unique for each write and grow with time.
+//! Checks that revisions are unique for each write and grow with time.
 
 use std::collections::HashMap;
 
 use super::history::{Answer, History, Nanos, Revision};
 
-/// Something with a revision that was asked for and answered.
-struct Told {
+/// An answer with a revision, and the times of its request.
+struct Answered {
     revision: Revision,
     call: Nanos,
     end: Nanos,
@@ -13,24 +13,25 @@ struct Told {
     what: String,
 }
 
-/// What is wrong, a sentence each.
+/// Returns the violations, a sentence each.
 pub fn check(history: &History) -> Vec<String> {
-    let mut told = told(history);
-    let mut wrong = repeated(&told);
-    // By the call: when one begins, everything that ended before it has a revision that is not above its own.
-    told.sort_by_key(|t| t.call);
-    let mut by_end: Vec<usize> = (0..told.len()).filter(|i| told[*i].is_write).collect();
-    by_end.sort_by_key(|i| told[*i].end);
+    let mut answered = answered(history);
+    let mut wrong = repeated(&answered);
+    // Sorted by the call: when a request begins, the revision of everything that has ended is not above its
+    // own.
+    answered.sort_by_key(|t| t.call);
+    let mut by_end: Vec<usize> = (0..answered.len()).filter(|i| answered[*i].is_write).collect();
+    by_end.sort_by_key(|i| answered[*i].end);
     let (mut ended, mut newest) = (0, None::<usize>);
-    for later in &told {
-        while ended < by_end.len() && told[by_end[ended]].end < later.call {
+    for later in &answered {
+        while ended < by_end.len() && answered[by_end[ended]].end < later.call {
             let index = by_end[ended];
-            if newest.is_none_or(|n| told[n].revision < told[index].revision) {
+            if newest.is_none_or(|n| answered[n].revision < answered[index].revision) {
                 newest = Some(index);
             }
             ended += 1;
         }
-        let Some(earlier) = newest.map(|n| &told[n]) else { continue };
+        let Some(earlier) = newest.map(|n| &answered[n]) else { continue };
         let back =
             earlier.revision > later.revision || (later.is_write && earlier.revision == later.revision);
         if back {
@@ -43,9 +44,9 @@ pub fn check(history: &History) -> Vec<String> {
     wrong
 }
 
-fn told(history: &History) -> Vec<Told> {
+fn answered(history: &History) -> Vec<Answered> {
     let writes = history.ops.iter().filter_map(|op| match op.answer {
-        Answer::Wrote(revision) => Some(Told {
+        Answer::Wrote(revision) => Some(Answered {
             revision,
             call: op.call,
             end: op.end,
@@ -54,7 +55,7 @@ fn told(history: &History) -> Vec<Told> {
         }),
         _ => None,
     });
-    let lists = history.lists.iter().map(|list| Told {
+    let lists = history.lists.iter().map(|list| Answered {
         revision: list.revision,
         call: list.call,
         end: list.end,
@@ -64,10 +65,10 @@ fn told(history: &History) -> Vec<Told> {
     writes.chain(lists).collect()
 }
 
-fn repeated(told: &[Told]) -> Vec<String> {
-    let mut first: HashMap<Revision, &Told> = HashMap::new();
+fn repeated(answered: &[Answered]) -> Vec<String> {
+    let mut first: HashMap<Revision, &Answered> = HashMap::new();
     let mut wrong = Vec::new();
-    for write in told.iter().filter(|t| t.is_write) {
+    for write in answered.iter().filter(|t| t.is_write) {
         if let Some(other) = first.insert(write.revision, write) {
             wrong.push(format!("{} and {} have the revision {}", other.what, write.what, write.revision));
         }

@@ -1,4 +1,4 @@
-//! A round: clients and watchers on objects of their own, a fault, the recovery, and the checks.
+//! A round: clients and watchers on their own objects, a fault, the recovery, and the checks.
 
 use std::sync::atomic::Ordering;
 use std::thread::{Scope, ScopedJoinHandle, scope};
@@ -16,21 +16,21 @@ use super::objects::{self, RESOURCES};
 use super::watcher::{FENCE, Seen, Watcher};
 
 const CLIENTS: u32 = 4;
-/// Who writes the fences.
+/// The client that writes the fences.
 const LAST_CLIENT: u32 = CLIENTS;
-/// The longest that a server may take to serve a request again, or a watch to show a write.
+/// The longest time until a server serves a request again, or a watch shows a write.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What a round brought.
+/// The result of a round.
 pub struct Outcome {
     pub effect: Effect,
     pub history: History,
     pub wrong: Vec<String>,
-    /// Watches that had to begin anew, as their revision was too old.
+    /// Watches that had to start again because their revision was too old.
     pub expired: usize,
 }
 
-/// Runs a round. An error is a fault of the machinery or of the server, with what was seen so far lost.
+/// Runs a round. An error is a fault of this program or of the server, and loses the history so far.
 pub fn run(fault: Fault, ground: &mut Ground, shared: &Shared, rng: &mut Rng) -> Result<Outcome> {
     let from = prepare(shared)?;
     let mut history = History { from, ..History::default() };
@@ -82,7 +82,7 @@ pub fn run(fault: Fault, ground: &mut Ground, shared: &Shared, rng: &mut Rng) ->
     Ok(Outcome { effect, history, wrong, expired })
 }
 
-/// Some load, the fault, and some load again.
+/// Runs some load, the fault, and some load again.
 fn under_fault(fault: Fault, ground: &mut Ground, shared: &Shared, rng: &mut Rng) -> Result<Effect> {
     faults::recovered(shared, rng.u64(20..200))?;
     let effect =
@@ -114,7 +114,7 @@ fn add(history: &mut History, record: Record) {
     history.lists.extend(record.lists);
 }
 
-/// Makes the namespace; returns a revision before that of any object in it.
+/// Creates the namespace; returns a revision before that of any object in it.
 fn prepare(shared: &Shared) -> Result<u64> {
     let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": shared.namespace}});
     let path = format!("/api/v1/namespaces/{}", shared.namespace);
@@ -126,7 +126,7 @@ fn prepare(shared: &Shared) -> Result<u64> {
     })
 }
 
-/// A last list and a last write of each resource.
+/// Does a last list and a last write of each resource.
 fn fence(shared: &Shared) -> Result<Record> {
     let mut client = Client::new(LAST_CLIENT, shared);
     for resource in RESOURCES {
@@ -146,7 +146,7 @@ fn fence(shared: &Shared) -> Result<Record> {
     Ok(client.record())
 }
 
-/// Tries again for [`LIMIT`].
+/// Retries for [`LIMIT`].
 pub fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     let deadline = Instant::now() + LIMIT;
     loop {

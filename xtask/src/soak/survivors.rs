@@ -1,4 +1,4 @@
-//! Whether objects are at a run's end as their round left them, many kills ago.
+//! Checks that objects at the end of a run are as their round left them, many kills earlier.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +10,12 @@ use super::objects::{self, RESOURCES};
 use super::round::eventually;
 use crate::http::Access;
 
-/// By namespace and key; `None`: deleted.
+/// The states by namespace and key; `None` if deleted.
 #[derive(Default)]
 pub struct Survivors(BTreeMap<(String, Key), Option<State>>);
 
 impl Survivors {
-    /// What the last lists of a round show, of objects that no unanswered write can change any more.
+    /// Adds what the last lists of a round show, of objects that no unanswered write can still change.
     pub fn add(&mut self, namespace: &str, history: &History) {
         let open = |op: &&super::history::Op| op.answer == Answer::Unknown && op.request != Request::Get;
         let uncertain: BTreeSet<&str> = history.ops.iter().filter(open).map(|op| op.key.as_str()).collect();
@@ -32,7 +32,7 @@ impl Survivors {
         }
     }
 
-    /// What is not as it was, a sentence each.
+    /// Returns the objects that have changed, a sentence each.
     pub fn check(&self, access: &Access) -> Result<Vec<String>> {
         let mut now: BTreeMap<(String, Key), State> = BTreeMap::new();
         for resource in RESOURCES {

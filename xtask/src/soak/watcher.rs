@@ -1,4 +1,4 @@
-//! A watcher that follows one resource through lost connections, and records every event.
+//! A watcher that follows one resource across lost connections, and records every event.
 
 use std::sync::atomic::Ordering;
 
@@ -18,9 +18,9 @@ pub const FENCE: &str = "fence";
 #[derive(Default)]
 pub struct Seen {
     pub streams: Vec<Stream>,
-    /// How many times the revision to go on from was too old.
+    /// How many times the revision to resume at was too old.
     pub expired: usize,
-    /// The last write of the round was seen.
+    /// Whether the last write of the round was seen.
     pub fence: bool,
 }
 
@@ -28,19 +28,19 @@ pub struct Watcher<'a> {
     pub id: u32,
     pub shared: &'a Shared,
     pub resource: &'static Resource,
-    /// Ends its connections by itself, and goes on from where it was at any time.
+    /// Whether it closes its connections by itself, and resumes at any earlier point.
     pub hops: bool,
 }
 
-/// A revision that was current when the server had been started so many times.
+/// A revision that was current, and how many times the server had been started by then.
 type Point = (Revision, u64);
 
 enum Line {
     Event(Event),
-    /// Of somebody else's object: nothing but its revision matters.
+    /// An event of an object that the soak did not write: only its revision matters.
     Foreign(Revision),
     Expired,
-    /// An error ends the stream.
+    /// An error, which ends the stream.
     Ended,
 }
 
@@ -80,7 +80,7 @@ impl Watcher<'_> {
         });
         let stream = seen.streams.len() - 1;
         for _ in 0..most {
-            // A connection that says nothing ends here, too.
+            // A connection without events ends here, too.
             let Ok(line) = watch.next() else { break };
             match self.line(&line)? {
                 Line::Event(event) => {
@@ -119,7 +119,7 @@ impl Watcher<'_> {
         Ok(Line::Event(Event::Changed { change, key: self.resource.key(objects::name(object)), state }))
     }
 
-    /// Begins anew from what is there now.
+    /// Starts again from a list of the present state.
     fn expired(&self, points: &mut Vec<Point>, seen: &mut Seen) -> Result<()> {
         let generation = self.shared.generation.load(Ordering::Relaxed);
         let path = self.resource.path(Some(&self.shared.namespace));

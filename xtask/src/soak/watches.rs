@@ -1,4 +1,4 @@
-//! Whether watches show each change once, in order, and nothing else; bookmarks and lists included.
+//! Checks that watches show each change once, in order, and nothing else; bookmarks and lists included.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,7 +15,7 @@ struct Shown {
 /// By resource, every change that any stream showed.
 type Truth<'a> = HashMap<&'a str, BTreeMap<Revision, Shown>>;
 
-/// What is wrong, a sentence each.
+/// Returns the violations, a sentence each.
 pub fn check(history: &History) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut truth = Truth::new();
@@ -37,7 +37,8 @@ pub fn check(history: &History) -> Vec<String> {
     wrong
 }
 
-/// Up to which revision streams showed everything since the round began; `None` without any.
+/// Returns the revision up to which the streams together showed everything since the round began; `None`
+/// without streams.
 pub fn covered(history: &History, resource: &str) -> Option<Revision> {
     let mut spans: Vec<(Revision, Revision)> =
         history.streams.iter().filter(|s| s.resource == resource).map(|s| (s.from, s.reached())).collect();
@@ -86,7 +87,7 @@ fn collect<'a>(stream: &'a Stream, truth: &mut Truth<'a>, wrong: &mut Vec<String
     }
 }
 
-/// Everything that others saw between the stream's begin and its last event is in it.
+/// Checks that a stream has every change that others saw between its begin and its last event.
 fn without_gaps(stream: &Stream, all: &BTreeMap<Revision, Shown>, wrong: &mut Vec<String>) {
     let reached = stream.reached();
     if reached <= stream.from {
@@ -104,7 +105,8 @@ fn without_gaps(stream: &Stream, all: &BTreeMap<Revision, Shown>, wrong: &mut Ve
     }
 }
 
-/// Acknowledged writes are shown as they were answered, and refused ones nowhere.
+/// Checks that acknowledged writes are shown with the revision and value of their answer, and refused ones
+/// are not shown.
 fn acknowledged(history: &History, truth: &Truth<'_>, wrong: &mut Vec<String>) {
     let mut values: HashMap<u64, Revision> = HashMap::new();
     for all in truth.values() {
@@ -138,7 +140,7 @@ fn acknowledged(history: &History, truth: &Truth<'_>, wrong: &mut Vec<String>) {
     }
 }
 
-/// All changes one after the other, and every list beside them.
+/// Checks that the changes follow from each other, and that every list matches them.
 fn folds(history: &History, resource: &str, all: &BTreeMap<Revision, Shown>, wrong: &mut Vec<String>) {
     let mut lists: Vec<&List> = history.lists.iter().filter(|l| l.resource == resource).collect();
     lists.sort_by_key(|l| l.revision);
@@ -163,7 +165,7 @@ fn folds(history: &History, resource: &str, all: &BTreeMap<Revision, Shown>, wro
             objects.insert(&shown.key, State { value: shown.value, revision: *revision });
         }
     }
-    // What is later than the last change that a watch showed may be one that none showed.
+    // A later revision than the last change that a watch showed may be of a change that no watch showed.
     let to = covered(history, resource).unwrap_or_default();
     lists.filter(|l| l.revision <= to).for_each(|list| compare(list, &objects, wrong));
 }
@@ -180,7 +182,7 @@ fn compare(list: &List, objects: &BTreeMap<&str, State>, wrong: &mut Vec<String>
     }
 }
 
-/// Values and their revisions, as answers and watches show them.
+/// Returns the values and their revisions, from answers and watches.
 pub fn seen(history: &History) -> HashMap<u64, Revision> {
     let mut seen = HashMap::new();
     let mut add = |value: u64, revision: Revision| {

@@ -1,21 +1,21 @@
-//! Which module of a crate uses which, and the circles among them.
+//! The graph of which module of a crate uses which, and the cycles in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::imports::{self, Named};
 use super::text;
 
-/// A module's place in its crate: `["registry", "create"]`; the root is empty.
+/// A module's path in its crate: `["registry", "create"]`; the root is empty.
 pub type Place = Vec<String>;
 
-/// The modules of a crate: by place, the path of the file from the crate's `src`, and its text.
+/// The modules of a crate: by module path, the path of the file from the crate's `src`, and its text.
 pub struct Crate {
     files: BTreeMap<Place, String>,
     uses: BTreeMap<Place, BTreeSet<Place>>,
 }
 
 impl Crate {
-    /// Of files with their paths below `src` and their texts; those of tests are left out.
+    /// Builds the crate from files with their paths below `src` and their texts, leaving out tests.
     pub fn new(sources: impl IntoIterator<Item = (String, String)>) -> Self {
         let mut files = BTreeMap::new();
         let mut read = BTreeMap::new();
@@ -27,7 +27,7 @@ impl Crate {
         }
         let resolver = Resolver { files: &files, read: &read };
         let uses = read.iter().map(|(at, (named, paths))| {
-            // What is handed on is used by those who import it, not here.
+            // A re-export counts for the modules that import it, not for this one.
             let all = named.iter().filter(|n| !n.public).map(|n| &n.path).chain(paths);
             let used = all.filter_map(|path| resolver.resolve(at, path, 0)).filter(|to| to != at);
             (at.clone(), used.collect())
@@ -36,7 +36,7 @@ impl Crate {
         Self { files, uses }
     }
 
-    /// Sets of two and more files that all reach each other, each file by its path.
+    /// Returns the sets of two and more files that all reach each other, each file by its path.
     pub fn circles(&self) -> Vec<Vec<&str>> {
         let mut search = Search::of(&self.uses);
         for place in self.files.keys() {
@@ -69,7 +69,7 @@ struct Resolver<'a> {
 }
 
 impl Resolver<'_> {
-    /// The module that a path leads into, through what modules have imported; `None` for other crates.
+    /// Returns the module that a path leads to, through imports of other modules; `None` for other crates.
     fn resolve(&self, from: &Place, path: &[String], depth: usize) -> Option<Place> {
         let (first, mut rest) = path.split_first()?;
         let mut at = match first.as_str() {

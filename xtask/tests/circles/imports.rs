@@ -1,15 +1,16 @@
-//! The paths that a file names: of its `use` items, and those that begin with `crate`, `self`, `super` or a child.
+//! Parses the paths that a file names: those of its `use` items, and those that begin with `crate`, `self`,
+//! `super` or a child.
 
-/// One path: its segments, and the name under which a `use` makes it known.
+/// One path: its segments, and the name that a `use` gives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
     pub path: Vec<String>,
     pub name: String,
-    /// By a `pub use`: others reach it through this module.
+    /// Whether it is a `pub use`, so that others reach it through this module.
     pub public: bool,
 }
 
-/// All `use` items of a file's code, taken apart, and the code without them.
+/// Returns all paths of a file's `use` items, and the code without these items.
 pub fn uses(code: &str) -> (Vec<Named>, String) {
     let (mut found, mut rest) = (Vec::new(), String::with_capacity(code.len()));
     let mut from = 0;
@@ -68,7 +69,7 @@ fn tree(text: &str, before: &[String], public: bool, found: &mut Vec<Named>) {
     }
 }
 
-/// The paths of two and more segments that stand in code.
+/// Returns the paths of two and more segments in the code.
 pub fn paths(code: &str) -> Vec<Vec<String>> {
     let mut found: Vec<Vec<String>> = Vec::new();
     let mut rest = code;

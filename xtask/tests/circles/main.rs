@@ -1,4 +1,5 @@
-//! No circles of imports among the modules of a crate: what uses each other is in one folder, and a handful of files.
+//! Checks that the modules of a crate have no import cycles: files that use each other are in one folder, and
+//! few.
 
 mod graph;
 mod imports;
@@ -8,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Files of one folder that may use each other in a circle.
+/// The most files of one folder that may be in a cycle.
 const HANDFUL: usize = 5;
 
 fn root() -> PathBuf {
@@ -40,7 +41,7 @@ fn sources(folder: &Path) -> Vec<(String, String)> {
     found
 }
 
-/// Every crate with its name, in alphabetical order.
+/// Returns every crate with its name, in alphabetical order.
 fn crates() -> Vec<(String, PathBuf)> {
     let entries = fs::read_dir(root().join("crates")).expect("the crates").flatten();
     let mut all: Vec<_> =

@@ -1,11 +1,12 @@
-//! A source file without what is no code: comments, literals and tests are blanked.
+//! Blanks the parts of a source file that are no code: comments, literals and tests.
 
-/// The code of a file: comments are gone, strings and characters empty, items of tests cut out.
+/// Returns the code of a file: comments are removed, strings and characters empty, items of tests cut out.
 pub fn code(text: &str) -> String {
     without_scopes(&without_tests(&without_literals(text)))
 }
 
-/// `pub(in crate::a)` names a module that sees an item, not one that is used.
+/// Removes the scopes of visibilities: `pub(in crate::a)` names a module that sees an item, not one that is
+/// used.
 fn without_scopes(code: &str) -> String {
     let mut parts = code.split("pub(in ");
     let first = parts.next().unwrap_or("").to_owned();
@@ -46,7 +47,7 @@ fn without_literals(text: &str) -> String {
     out
 }
 
-/// Where the raw string that begins here ends, if one does.
+/// Returns where the raw string that begins here ends, if one does.
 fn raw_string(chars: &[char], at: usize) -> Option<usize> {
     let hashes = chars.iter().skip(at + 1).take_while(|c| **c == '#').count();
     if chars.get(at + 1 + hashes) != Some(&'"') {
@@ -57,7 +58,7 @@ fn raw_string(chars: &[char], at: usize) -> Option<usize> {
     Some(find(chars, at + 2 + hashes, &end) + end.len())
 }
 
-/// Where the sequence is found first from a place on; else the end.
+/// Returns where the sequence first occurs from a position on; the end if it does not.
 fn find(chars: &[char], from: usize, what: &[char]) -> usize {
     let rest = chars.get(from..).unwrap_or_default();
     rest.windows(what.len()).position(|w| w == what).map_or(chars.len(), |n| from + n)

@@ -1,4 +1,4 @@
-//! Who is bound when: a watch of the pods that have a node.
+//! Records when pods are bound, with a watch of the pods that have a node.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -8,9 +8,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::http::Access;
 
-/// Only the metadata of pods is asked for: what the watch costs the server is part of the measurement.
+/// Only the metadata of pods is requested: what the watch costs the server is part of the measurement.
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-/// How often a watch may end before that is taken for a fault.
+/// How often a watch may end before that is an error.
 const RESTARTS: usize = 1000;
 const PATH: &str = "/api/v1/pods?watch=true&fieldSelector=spec.nodeName%21%3D&resourceVersion=";
 
@@ -49,8 +49,8 @@ impl Bound {
         let (own, access, mut version) = (self.clone(), access.clone(), version.to_owned());
         std::thread::spawn(move || {
             for _ in 0..RESTARTS {
-                // An API server may end a watch whenever it likes, kube-apiserver does so under load: it goes on from
-                // where it was.
+                // An API server may end a watch at any time, and kube-apiserver does so under load: the watch
+                // resumes at its revision.
                 while let Ok(event) = watch.next() {
                     version = own.take(&event).unwrap_or_else(|| "0".to_owned());
                     if version == "0" {
@@ -67,7 +67,8 @@ impl Bound {
         Ok(())
     }
 
-    /// The resource version of the event; none of an error, after which the watch has to begin anew.
+    /// Records an event; returns its resourceVersion, or `None` for an error, after which the watch has to
+    /// start again.
     fn take(&self, event: &serde_json::Value) -> Option<String> {
         let metadata = &event["object"]["metadata"];
         let text = |key: &str| metadata[key].as_str().unwrap_or_default();
@@ -91,11 +92,12 @@ impl Bound {
         changed.notify_all();
     }
 
-    /// Waits until all of these are bound; when each was. Fails when none more was for `patience`.
+    /// Waits until all of these pods are bound; returns when each was. Fails if no further pod is bound for
+    /// `patience`.
     pub fn wait(&self, names: &[String], patience: Duration) -> Result<Vec<Instant>> {
         let (seen, changed) = &*self.seen;
         let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those up to here are there: none is looked for twice.
+        // The pods up to this index are bound, and not checked again.
         let (mut times, mut last) = (Vec::with_capacity(names.len()), Instant::now());
         loop {
             let before = times.len();

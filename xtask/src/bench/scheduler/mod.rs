@@ -1,5 +1,5 @@
-//! Pods scheduled a second through the API, every write durable: the workloads of upstream's scheduler_perf on our
-//! scheduler and, with the folder of its programs, on upstream's.
+//! Pods scheduled per second through the API, with every write durable: the workloads of upstream's
+//! scheduler_perf on Knarr's scheduler and, if the folder of its programs is given, on upstream's.
 
 mod bound;
 mod run;
@@ -17,27 +17,27 @@ use run::{Arrival, Outcome};
 use sides::{ControlPlane, Side};
 use workloads::Workload;
 
-/// In this time a process gives back what its busiest moment took.
+/// The time in which an idle process releases the memory of its busiest moment.
 const REST: Duration = Duration::from_secs(60);
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// Workloads of `scheduler`: those with one of these words in their names
+    /// Workloads of `scheduler` whose names contain one of these words
     #[arg(long, value_name = "WORD")]
     workload: Vec<String>,
-    /// Who schedules in `scheduler`; without it, all that there are programs for
+    /// Scheduler and API server of `scheduler` [default: all whose programs exist]
     #[arg(long, value_enum)]
     side: Vec<Side>,
-    /// Nodes and pods of `scheduler`, divided by this
+    /// Divide the nodes and pods of `scheduler` by this number
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     shrink: usize,
-    /// Pods of `scheduler` are all created before scheduling begins
+    /// Create all pods of `scheduler` before scheduling begins
     #[arg(long, conflicts_with = "rate")]
     backlog: bool,
-    /// Memory of `scheduler` is read again after a minute of rest
+    /// Read the memory of `scheduler` again after an idle minute
     #[arg(long)]
     rest: bool,
-    /// Pods of `scheduler` come at this rate, a second
+    /// Create the pods of `scheduler` at this rate per second
     #[arg(long, value_name = "NUMBER")]
     rate: Option<f64>,
 }

@@ -12,33 +12,33 @@ use super::sides::ControlPlane;
 use super::workloads::{Meanwhile, Pods, Step, Workload};
 use crate::http::{Access, Connection};
 
-/// Requests under way at once, as in upstream's suite.
+/// Concurrent requests, as in upstream's suite.
 const CLIENTS: usize = 30;
-/// A scheduler that binds nothing for so long has failed.
+/// A scheduler that binds nothing for this long has failed.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// How the pods that are measured come.
+/// How the measured pods are created.
 #[derive(Clone, Copy)]
 pub enum Arrival {
-    /// As fast as they can be created, while they are scheduled.
+    /// As fast as possible, while they are scheduled.
     AtOnce,
-    /// All are there before scheduling begins.
+    /// All before scheduling begins.
     Backlog,
-    /// So many a second.
+    /// At this rate per second.
     Rate(f64),
 }
 
 pub struct Outcome {
     pub pods: usize,
-    /// Bindings a second, from the first creation to the last binding; of a backlog, once bindings flow.
+    /// Bindings per second, from the first creation to the last binding; of a backlog, once bindings flow.
     pub per_second: f64,
-    /// How long creating them took.
+    /// How long their creation took.
     pub creating: Duration,
-    /// From the creation of each pod to its binding.
+    /// The time from the creation of each pod to its binding.
     pub latencies: Vec<Duration>,
-    /// Processor time of API server and scheduler meanwhile.
+    /// The CPU time of API server and scheduler meanwhile.
     pub cpu: Duration,
-    /// Their memory at the end, MB.
+    /// Their memory at the end, in MB.
     pub memory: f64,
 }
 
@@ -53,7 +53,7 @@ pub fn run(
     let bound = Bound::watch(&access)?;
     std::thread::scope(|scope| {
         let mut outcome = None;
-        // Whatever happens, what goes on meanwhile has to end.
+        // The background work has to end even if a step fails.
         let mut steps = || -> Result<()> {
             for (at, step) in workload.steps.iter().enumerate() {
                 let last = at + 1 == workload.steps.len();
@@ -141,7 +141,8 @@ fn measure(
     })
 }
 
-/// Bindings a second once they flow: the start, and what came before the watch began, are left out.
+/// Returns the bindings per second once they flow: without the start, and without pods that were bound before
+/// the watch began.
 fn flow(mut times: Vec<Instant>) -> f64 {
     times.sort_unstable();
     let Some((start, last)) = times.get(times.len() / 10).zip(times.last()) else { return 0.0 };
@@ -149,7 +150,7 @@ fn flow(mut times: Vec<Instant>) -> f64 {
     rest as f64 / last.saturating_duration_since(*start).as_secs_f64().max(1e-9)
 }
 
-/// The same work by all clients, each on a connection of its own.
+/// Does the same work with all clients, each on its own connection.
 fn parallel(
     access: &Access,
     count: usize,
@@ -199,7 +200,8 @@ fn namespaces(access: &Access, prefix: &str, count: usize) -> Result<()> {
     })
 }
 
-/// Creates the pods; their names with their namespaces, and when each was sent. A `rate` of zero is as fast as it goes.
+/// Creates the pods; returns their names with their namespaces, and when each request was sent. A `rate` of
+/// zero stands for as fast as possible.
 fn create(
     access: &Access,
     pods: &Pods,
@@ -245,7 +247,7 @@ fn create(
     Ok((names, sent.into_iter().filter_map(std::sync::OnceLock::into_inner).collect()))
 }
 
-/// What goes on beside the measurement, until its end; what fails there shows in nothing but the log.
+/// Does work beside the measurement, until its end; failures are only logged.
 fn meanwhile(access: &Access, work: &Meanwhile, every: Duration, end: &AtomicBool) {
     let Ok(mut connection) = access.connect() else { return };
     let begun = Instant::now();
@@ -287,7 +289,7 @@ fn once(connection: &mut Connection, work: &Meanwhile, number: usize) -> Result<
             }
         }
         Meanwhile::Delete(namespace) => {
-            // In the order in which they were created, by the step before this one.
+            // In the order in which the step before this one created them.
             let path = format!("/api/v1/namespaces/{namespace}/pods?limit=1");
             let list = connection.json("GET", &path, None)?;
             if let Some(name) = list["items"][0]["metadata"]["name"].as_str() {
@@ -306,7 +308,7 @@ mod tests {
     fn a_flow_is_measured_without_its_beginning() {
         let start = Instant::now();
         let at = |ms: u64| start + Duration::from_millis(ms);
-        // 20 that were there when the watch began, then one every 10 ms.
+        // 20 pods that were bound when the watch began, then one every 10 ms.
         let times: Vec<_> =
             (0..20).map(|_| at(500)).chain((1..=100).map(|n| at(500 + n * 10))).rev().collect();
         assert!((flow(times) - 100.0).abs() < 1e-6);

@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-/// What a pod's claim is bound to.
+/// The kind of volume that a pod's claim is bound to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Volume {
     None,
@@ -68,7 +68,7 @@ pub fn node_with_migrated_driver(number: usize) -> Value {
     node
 }
 
-/// What says which drivers a node has, for nodes that have one.
+/// Returns the CSINode with a node's drivers, for nodes that have one.
 pub fn csi_node(node: &Value) -> Option<Value> {
     node["status"]["capacity"].get(format!("attachable-volumes-csi-{DRIVER}"))?;
     let name = &node["metadata"]["name"];
@@ -83,7 +83,7 @@ pub fn csi_node(node: &Value) -> Option<Value> {
     Some(object)
 }
 
-/// A pod that wants so much; empty texts ask for nothing.
+/// Returns a pod with these requests; empty texts request nothing.
 fn pod_of(labels: Value, cpu: &str, memory: &str) -> Value {
     let mut container = json!({"name": "pause", "image": "pause"});
     if !cpu.is_empty() {
@@ -172,7 +172,7 @@ pub fn node_affinity(number: usize) -> Value {
     pod
 }
 
-/// Which namespaces a term looks at: the two that are named, or those with a label.
+/// Returns an affinity term for two named namespaces, or for the namespaces with a label.
 fn term(color: &str, topology: &str, by_label: bool) -> Value {
     let mut term = json!({"labelSelector": {"matchLabels": {"color": color}}, "topologyKey": topology});
     if by_label {
@@ -253,7 +253,7 @@ pub fn service() -> Value {
         "selector": {"app": "scheduler-perf"}, "ports": [{"protocol": "TCP", "port": 80, "targetPort": 8000}]}})
 }
 
-/// A volume and its claim, bound to each other.
+/// Returns a volume and its claim, bound to each other.
 pub fn bound_volume(volume: Volume, namespace: &str, name: &str) -> (Value, Value) {
     let mut spec = json!({
         "accessModes": ["ReadOnlyMany"], "capacity": {"storage": "1Gi"},
@@ -275,7 +275,7 @@ pub fn bound_volume(volume: Volume, namespace: &str, name: &str) -> (Value, Valu
     (json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": of, "spec": spec}), claim)
 }
 
-/// The pod with the claim of this name.
+/// Returns the pod with the claim of this name.
 pub fn with_claim(mut pod: Value, name: &str) -> Value {
     pod["spec"]["volumes"] = json!([{"name": "vol", "persistentVolumeClaim": {"claimName": name}}]);
     pod

@@ -1,4 +1,5 @@
-//! Who schedules, and on which API server: ours, upstream's scheduler on ours, or upstream's on upstream's.
+//! The combinations of scheduler and API server: Knarr's, upstream's scheduler on Knarr's API server, or both
+//! upstream's.
 
 use std::path::Path;
 use std::process::Child;
@@ -35,10 +36,11 @@ impl Side {
     }
 }
 
-/// What upstream's suite leaves out as well: nobody makes service accounts or priority classes here.
+/// Upstream's suite disables these plugins too, because no controller creates service accounts or priority
+/// classes.
 const ADMISSION: [&str; 2] = ["--disable-admission-plugins", "ServiceAccount,TaintNodesByCondition,Priority"];
 
-/// A control plane of one side, in a sandbox of its own.
+/// The control plane of one side, in its own sandbox.
 pub struct ControlPlane<'a> {
     side: Side,
     folder: Option<&'a Path>,
@@ -60,7 +62,7 @@ impl<'a> ControlPlane<'a> {
         let access = cluster.access()?;
         let mut own = Self { side, folder, access, scheduler: None, upstream: None, cluster };
         if side == Side::Kubernetes {
-            // Its certificates are ours; what it serves is not.
+            // Only its certificates are needed, not its API server.
             own.cluster.stop()?;
             own.upstream = Some(Upstream::start(&own.cluster, own.folder()?, &own.access, &ADMISSION)?);
         }
@@ -74,7 +76,7 @@ impl<'a> ControlPlane<'a> {
         &self.access
     }
 
-    /// Stops scheduling; the API goes on.
+    /// Stops scheduling; the API server keeps running.
     pub fn stop_scheduler(&mut self) -> Result<()> {
         if self.side == Side::Knarr {
             return self.restart(&["--disable-scheduler"]);
@@ -85,7 +87,7 @@ impl<'a> ControlPlane<'a> {
         Ok(())
     }
 
-    /// Schedules again; whether the API server is a new process.
+    /// Resumes scheduling; returns whether the API server is a new process.
     pub fn resume_scheduler(&mut self) -> Result<bool> {
         if self.side == Side::Knarr {
             self.restart(&[])?;
@@ -111,7 +113,7 @@ impl<'a> ControlPlane<'a> {
     fn start_scheduler(&mut self) -> Result<()> {
         let configuration = self.cluster.sandbox.path("scheduler.json");
         let kubeconfig = self.cluster.data_dir().join("admin.kubeconfig");
-        // As fast as upstream's suite lets it be.
+        // The limits of upstream's suite.
         let settings = serde_json::json!({
             "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
             "clientConnection": {"kubeconfig": kubeconfig, "qps": 5000, "burst": 5000},
@@ -124,7 +126,7 @@ impl<'a> ControlPlane<'a> {
         log_to(&mut command, &log);
         let mut child = command.spawn().context("kube-scheduler")?;
         let begun = Instant::now();
-        // It says so when it begins.
+        // The scheduler logs this when it begins.
         while !std::fs::read_to_string(&log).unwrap_or_default().contains("Serving securely on") {
             if child.try_wait()?.is_some() || begun.elapsed() > Duration::from_secs(120) {
                 bail!("kube-scheduler did not start:\n{}", std::fs::read_to_string(&log).unwrap_or_default());
@@ -135,7 +137,8 @@ impl<'a> ControlPlane<'a> {
         Ok(())
     }
 
-    /// The processor time that scheduler and API server have used so far, and what they have in memory (MB); without etcd.
+    /// Returns the CPU time that scheduler and API server have used so far, and their memory in MB; without
+    /// etcd.
     pub fn used(&self) -> Result<(Duration, f64)> {
         let server = match &self.upstream {
             Some(upstream) => upstream.server()?,

@@ -1,8 +1,8 @@
-//! The workloads: what is there before, what goes on meanwhile, and the pods that are measured.
+//! The workloads: what exists before, what happens meanwhile, and the pods that are measured.
 //!
-//! Source: names, sizes and objects are those of `test/integration/scheduler_perf` of Kubernetes 1.37 (the workloads with
-//! a threshold in its configurations misc, affinity, topology_spreading, volumes and default_preemption); the floors
-//! are its thresholds, in pods/s on its own hardware.
+//! Source: names, sizes and objects are those of `test/integration/scheduler_perf` of Kubernetes 1.37 (the
+//! workloads with a threshold in its configurations misc, affinity, topology_spreading, volumes and
+//! default_preemption); the floors are its thresholds, in pods/s on its own hardware.
 
 use serde_json::Value;
 
@@ -14,32 +14,32 @@ pub struct Workload {
     pub steps: &'static [Step],
 }
 
-/// What happens one after the other; the last step is the one that is measured.
+/// The steps of a workload, in order; the last one is measured.
 pub enum Step {
     Nodes(usize, fn(usize) -> Value),
-    /// Namespaces PREFIX-0, PREFIX-1 and so on, with a label that selectors of namespaces look for.
+    /// Namespaces PREFIX-0, PREFIX-1 and so on, with a label for namespace selectors.
     Namespaces(&'static str, usize),
     Objects(&'static str, fn() -> Value),
     Pods(Pods),
-    /// Goes on until the end, once in so many milliseconds.
+    /// Repeats an action until the end, with this interval in milliseconds.
     Meanwhile(Meanwhile, u64),
 }
 
 pub enum Meanwhile {
-    /// A pod is created.
+    /// Creates a pod.
     Create(fn(usize) -> Value),
-    /// A node, a pod and a Service are created, and deleted the next time.
+    /// Creates a node, a pod and a Service, and deletes them the next time.
     Recreate(fn(usize) -> Value),
-    /// A pod of the namespace is deleted.
+    /// Deletes a pod of the namespace.
     Delete(&'static str),
 }
 
 pub struct Pods {
-    /// In each namespace.
+    /// The number of pods in each namespace.
     pub count: usize,
     pub shape: fn(usize) -> Value,
     pub volume: Volume,
-    /// The namespace; with how many, if they are numbered.
+    /// The namespace; if it is numbered, with the number of namespaces.
     pub namespace: (&'static str, usize),
     /// Whether to wait until they are bound.
     pub bound: bool,
@@ -61,7 +61,7 @@ const fn volumes(count: usize, volume: Volume) -> Step {
     Step::Pods(Pods { count, shape: shapes::pod, volume, namespace: ("default", 1), bound: true })
 }
 
-/// Where pods are that have no namespace of their own in the workload.
+/// The namespace of pods that have no namespace of their own in the workload.
 const D: &str = "default";
 
 pub const ALL: &[Workload] = &[
@@ -75,7 +75,7 @@ pub const ALL: &[Workload] = &[
         floor: Some(790),
         steps: &[Step::Nodes(5000, shapes::node), pods(5000, shapes::pod, D), pods(50_000, shapes::pod, D)],
     },
-    // Not upstream's: the memory of a large cluster.
+    // Not one of upstream's: it measures the memory of a large cluster.
     Workload {
         name: "SchedulingBasic/5000Nodes_150000Pods",
         floor: None,
@@ -354,7 +354,7 @@ pub const ALL: &[Workload] = &[
     },
 ];
 
-/// The workloads whose names contain one of these words; all without any.
+/// Returns the workloads whose names contain one of these words; all if there are no words.
 pub fn chosen(words: &[String]) -> Vec<&'static Workload> {
     let wanted = |w: &&Workload| words.is_empty() || words.iter().any(|word| w.name.contains(word.as_str()));
     ALL.iter().filter(wanted).collect()
