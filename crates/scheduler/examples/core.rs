@@ -1,6 +1,8 @@
-//! Measures the scheduler's core without an API: thousands of nodes, and the pods of upstream's scheduler_perf shapes.
+//! Measures the scheduler's core without an API: thousands of nodes, and pods of the shapes of upstream's
+//! scheduler_perf.
 //!
-//! `cargo run --release -p knarr-scheduler --example core -- [nodes] [pods] [workload]`; one line of JSON each.
+//! `cargo run --release -p knarr-scheduler --example core -- [nodes] [pods] [workload]` prints one line of JSON for
+//! each workload.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,11 +17,11 @@ use serde_json::{Value, json};
 const ZONE: &str = "topology.kubernetes.io/zone";
 const HOST: &str = "kubernetes.io/hostname";
 
-/// A workload: its name, the labels of its pods, what their spec has on top, and the same for pods that are there first.
+/// A workload: its name, the labels of its pods, additions to their spec, and the same for pods that are placed before.
 struct Workload {
     name: &'static str,
     spec: Value,
-    /// Pods placed before the measured ones, as a share of them in percent.
+    /// The number of pods placed before the measured ones, in percent of them.
     before: usize,
     before_spec: Value,
 }
@@ -93,12 +95,12 @@ struct Run {
     cycles: Cycles,
     profile: Profile,
     placed: usize,
-    /// Nanoseconds spent on finding the pods' shapes.
+    /// Nanoseconds spent on computing the pods' shapes.
     shaping: u64,
 }
 
 impl Run {
-    /// Schedules one pod; the time it took, from the API's pod to the assumed one, in nanoseconds.
+    /// Schedules one pod. Returns the nanoseconds from the API's pod to the assumed one.
     fn one(&mut self, pod: &Pod) -> u64 {
         let begin = Instant::now();
         let info = PodInfo::new(pod);
@@ -116,7 +118,7 @@ fn measure(workload: &Workload, nodes: usize, pods: usize) -> Result<Value, Stri
     let profile = knarr_scheduler::plugins::default_profile("default-scheduler", &Arc::default())?;
     let mut run = Run { cache: Cache::default(), cycles: Cycles::new(1), profile, placed: 0, shaping: 0 };
     (0..nodes).for_each(|n| run.cache.set_node(Arc::new(node(n))));
-    // Anti-affinity by host leaves room for one pod a node.
+    // With anti-affinity by host, a node can have only one pod.
     let pods = if workload.name == "SchedulingPodAntiAffinity" { pods.min(nodes * 8 / 10) } else { pods };
     let before = pods * workload.before / 100;
     for n in 0..before {

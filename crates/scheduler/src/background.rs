@@ -1,5 +1,5 @@
-//! What the scheduler and its plugins do in the background: binding cycles and other writes. It belongs to the
-//! scheduler's work, which ends when it has ended.
+//! Background tasks of the scheduler and its plugins: binding cycles and other writes. They are part of the scheduler's
+//! work: the scheduler has ended only when they have ended.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,24 +8,25 @@ use knarr_apimachinery::clock::Clock;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-/// For how long cycles are waited for once the scheduler is to end; less than a leader's work is waited for.
+/// How long the scheduler waits for running cycles when it ends. Shorter than the time that is waited for a leader's
+/// work.
 const LEFT_BEHIND: Duration = Duration::from_secs(5);
 
-/// The cycles under way. Shared by the scheduler and its plugins.
+/// The running cycles, shared by the scheduler and its plugins.
 #[derive(Default)]
 pub struct Background {
     cycles: TaskTracker,
-    /// Cancelled when the scheduler is to end: what is being written is written, and nobody waits for anything else.
+    /// Cancelled when the scheduler ends: a write in progress is completed, every other wait stops.
     ending: CancellationToken,
-    /// Cancelled when what has not ended by then is given up.
+    /// Cancelled when the cycles that have not ended by then are abandoned.
     over: CancellationToken,
     /// Cancelled once a cycle has panicked.
     failed: CancellationToken,
 }
 
 impl Background {
-    /// Runs a cycle. One that panics may leave a pod assumed on a node or out of the queue for good: the scheduler ends
-    /// with it.
+    /// Runs a cycle. A cycle that panics may leave a pod assumed on a node, or out of the queue for good, so the
+    /// scheduler ends with it.
     pub fn run(&self, cycle: impl Future<Output = ()> + Send + 'static) {
         let (failed, over) = (self.failed.clone().drop_guard(), self.over.clone());
         self.cycles.spawn(async move {
@@ -43,7 +44,7 @@ impl Background {
         self.failed.cancelled().await;
     }
 
-    /// Returns once the scheduler is to end.
+    /// Returns once the scheduler is ending.
     pub async fn ending(&self) {
         self.ending.cancelled().await;
     }
@@ -52,7 +53,7 @@ impl Background {
         self.ending.is_cancelled()
     }
 
-    /// Waits for what is under way, within bounds.
+    /// Signals the end to the running cycles and waits for them, at most `LEFT_BEHIND`.
     pub async fn end(&self, clock: &dyn Clock) {
         self.ending.cancel();
         self.cycles.close();
@@ -60,12 +61,12 @@ impl Background {
             biased;
             () = self.cycles.wait() => {}
             () = clock.sleep(LEFT_BEHIND) => {
-                tracing::warn!(cycles = self.cycles.len(), "the scheduler ends without its last cycles");
+                tracing::warn!(cycles = self.cycles.len(), "the scheduler ends before all of its cycles have ended");
             }
         }
     }
 
-    /// Gives up what is under way when this is dropped.
+    /// Returns a guard that abandons the running cycles when it is dropped.
     pub fn give_up_on_drop(&self) -> DropGuard {
         self.over.clone().drop_guard()
     }
@@ -103,6 +104,6 @@ mod tests {
         assert!(!given_up.is_cancelled());
         drop(guard);
         given_up.cancelled().await;
-        assert!(!background.failed.is_cancelled(), "to be given up is no fault");
+        assert!(!background.failed.is_cancelled(), "an abandoned cycle does not count as failed");
     }
 }

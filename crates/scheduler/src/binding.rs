@@ -1,4 +1,4 @@
-//! The binding cycle and the answers to pods that were turned down: everything that the scheduler writes.
+//! The binding cycle, and the handling of unschedulable pods: everything that the scheduler writes to the API.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,20 +15,20 @@ use crate::metrics::{Metric, code_name};
 use crate::scheduler::{Nomination, Scheduler};
 use crate::snapshot::PlacedPod;
 
-/// A pod with its node, reserved.
+/// A pod with the node that is reserved for it.
 pub(crate) struct Bound {
     pub pod: Arc<PodInfo>,
     pub node: String,
     pub state: CycleState,
-    /// Where Permit plugins keep it waiting: the answer, and how long to wait for it.
+    /// Set while Permit plugins make the pod wait: receives their answer, with the longest time to wait for it.
     pub permit: Option<(oneshot::Receiver<(&'static str, Status)>, Duration)>,
-    /// When the attempt began.
+    /// When the scheduling attempt began.
     pub begun: Duration,
-    /// The node that the pod's status names as the one that it will get.
+    /// The node in the pod's `status.nominatedNodeName`.
     pub nominated: Option<Box<str>>,
 }
 
-/// Who other pods have to leave for.
+/// The pod or pod group that victims are preempted for.
 pub(crate) struct Preemptor {
     pub scheduler_name: String,
     /// `pod` or `podgroup`.
@@ -45,9 +45,9 @@ impl Preemptor {
 
 /// Why a pod was not bound.
 enum Unbound {
-    /// Who refused and how; no plugins when it was an error.
+    /// The plugins that rejected the pod and their message; no plugins when an error occurred.
     Refused(BTreeSet<&'static str>, String),
-    /// The lease was lost: somebody else may decide about the pod by now.
+    /// The lease was lost: another scheduler may have decided about the pod already.
     LeaseLost,
 }
 
@@ -57,7 +57,7 @@ fn refused<T>(plugin: &'static str, status: &Status) -> Result<T, Unbound> {
 }
 
 impl Scheduler {
-    /// Permit's waiting, PreBind, Bind, PostBind; taken back as a whole when one of them fails.
+    /// Waits for Permit, then runs PreBind, Bind and PostBind. Takes everything back when one of them fails.
     pub(crate) async fn binding_cycle(self: &Arc<Self>, mut bound: Bound) {
         let Some((_, profile)) = self.profiles.find(bound.pod.scheduler_name()) else { return };
         match self.try_bind(profile, &mut bound).await {
@@ -80,7 +80,7 @@ impl Scheduler {
                 self.unreserve(profile, &mut state, &pod, &node);
                 let (plugins, error) = match unbound {
                     Unbound::Refused(plugins, error) if !self.is_over() => (plugins, error),
-                    // Nobody turned the pod down: the next scheduler finds it as it was.
+                    // The pod was not rejected: the next scheduler finds it unchanged.
                     _ => return,
                 };
                 let result = if plugins.is_empty() { "error" } else { "unschedulable" };
@@ -89,7 +89,7 @@ impl Scheduler {
                 {
                     let mut state = self.lock();
                     state.cache.forget(pod.uid());
-                    // What it held is free again: as if it had been deleted.
+                    // The pod's resources are free again, as if the pod had been deleted.
                     let freed = ClusterEvent::new(Resource::AssignedPod, Action::DELETE);
                     let gone = Changed::of::<Pod>(Some(Arc::new(pod.pod().clone())), None);
                     state.queue.on_event(&self.profiles, freed, &gone, self.now());
@@ -100,7 +100,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes the bound pod out of the queue, and counts it.
+    /// Removes the bound pod from the queue and records the metrics of its scheduling.
     fn count_bound(&self, profile: &Profile, bound: &Bound) {
         let record = {
             let mut state = self.lock();
@@ -118,12 +118,12 @@ impl Scheduler {
         }
     }
 
-    /// Whether this scheduler is to end, or leads no more and is about to learn of it.
+    /// Whether this scheduler is ending, or no longer holds the lease (and will be informed of that soon).
     fn is_over(&self) -> bool {
         self.background.is_ending() || !self.client.holds_lease()
     }
 
-    /// To be asked right before each write: whoever else leads by now decides about the pod, too.
+    /// Checks the lease. Called right before each write, because another leader also decides about the pod.
     fn still_leads(&self) -> Result<(), Unbound> {
         if self.client.holds_lease() { Ok(()) } else { Err(Unbound::LeaseLost) }
     }
@@ -180,8 +180,9 @@ impl Scheduler {
         Err(Unbound::Refused(BTreeSet::new(), "no plugin bound the pod".to_owned()))
     }
 
-    /// Asks PreBind plugins whether they will have work to do. Where that, or a wait for permission, may take a while,
-    /// others are told the node in `status.nominatedNodeName`. Answers with the plugins that have nothing to do.
+    /// Runs PreBindPreFlight to find the plugins that have work to do in PreBind. Where that work, or waiting for
+    /// Permit, may take a while, publishes the node in `status.nominatedNodeName`. Returns the plugins that have
+    /// nothing to do.
     async fn announce_node(
         &self,
         profile: &Profile,
@@ -210,14 +211,14 @@ impl Scheduler {
             let patch = Patch::Strategic(json!({"status": {"nominatedNodeName": node}}));
             match self.client.patch::<Pod>(pod.namespace(), &pod.name, Some("status"), &patch).await {
                 Ok(_) => bound.nominated = Some(node.into()),
-                Err(error) => tracing::warn!(pod = %pod.name, %error, "nominated node not written"),
+                Err(error) => tracing::warn!(pod = %pod.name, %error, "failed to write the nominated node"),
             }
         }
         Ok(skipped)
     }
 
-    /// Puts the pod back, and tells why through an event and the PodScheduled condition; makes room for it where that
-    /// was found.
+    /// Puts the pod back into the queue, and reports why in an event and in the PodScheduled condition. Evicts the
+    /// victims where preemption found a node.
     pub(crate) fn turn_down(
         self: &Arc<Self>,
         pod: &Arc<PodInfo>,
@@ -275,11 +276,11 @@ impl Scheduler {
         if let Err(error) = sent
             && !error.is_not_found()
         {
-            tracing::warn!(pod = %pod.name, %error, "condition not written");
+            tracing::warn!(pod = %pod.name, %error, "failed to write the condition");
         }
     }
 
-    /// These pods are nominated to no node any more.
+    /// Clears `status.nominatedNodeName` of these pods.
     async fn free(&self, pods: &[Arc<PlacedPod>]) {
         for freed in pods {
             if !self.client.holds_lease() {
@@ -290,17 +291,17 @@ impl Scheduler {
             if let Err(error) = sent
                 && !error.is_not_found()
             {
-                tracing::warn!(pod = %freed.name, %error, "nomination not withdrawn");
+                tracing::warn!(pod = %freed.name, %error, "failed to clear the nominated node");
             }
         }
     }
 
-    /// Removes the victims, telling them why.
+    /// Deletes the victims, after writing the reason into their DisruptionTarget condition, and emits Preempted events.
     pub(crate) async fn evict(&self, preemptor: &Preemptor, victims: &[Arc<PlacedPod>], place: &str) {
         let begun = self.metrics.now();
         let mut result = "success";
         for victim in victims {
-            // One that only waits to be bound is not deleted: it goes back to the queue.
+            // A victim that waits for Permit is not deleted: it goes back to the queue.
             let refusal = Status::unschedulable("preempted");
             if self.waiting.reject(&victim.uid, "DefaultPreemption", refusal) {
                 continue;
@@ -326,7 +327,7 @@ impl Scheduler {
             match deleted {
                 Err(error) if !error.is_not_found() => {
                     result = "error";
-                    tracing::warn!(pod = %victim.name, %error, "victim not removed");
+                    tracing::warn!(pod = %victim.name, %error, "failed to delete the victim");
                 }
                 Err(_) => {}
                 Ok(()) => {

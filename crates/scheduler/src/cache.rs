@@ -1,4 +1,4 @@
-//! The scheduler's picture of the cluster: what informers report, plus pods assumed to be on their node already.
+//! The scheduler's view of the cluster: the state that informers report, plus pods that are assumed on their node.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::snapshot::{PlacedPod, Snapshot};
 struct Placed {
     pod: Arc<PlacedPod>,
     node: Arc<str>,
-    /// Not yet seen as bound through the informer.
+    /// The informer has not shown the pod as bound yet.
     assumed: bool,
 }
 
@@ -22,14 +22,14 @@ struct Placed {
 pub struct Cache {
     snapshot: Snapshot,
     pods: HashMap<Box<str>, Placed>,
-    /// Pods whose node is not known (yet), by node name.
+    /// Pods whose node does not exist (yet), by node name.
     homeless: BTreeMap<Box<str>, Vec<Arc<PlacedPod>>>,
-    /// Told of the pods of groups, where pods are scheduled in groups at all.
+    /// Also updated with the pods of pod groups, where gang scheduling is on.
     groups: Option<Arc<Groups>>,
 }
 
 impl Cache {
-    /// One that keeps the books of pod groups, too.
+    /// Returns a cache that also keeps the pod groups up to date.
     pub fn with_groups(groups: Arc<Groups>) -> Self {
         Self { groups: Some(groups), ..Self::default() }
     }
@@ -50,7 +50,7 @@ impl Cache {
         }
     }
 
-    /// Forgets a node; its pods are kept in mind should it come back.
+    /// Removes a node. Its pods are kept, in case the node returns.
     pub fn remove_node(&mut self, name: &str) {
         let pods = self.snapshot.remove_node(name);
         if !pods.is_empty() {
@@ -62,14 +62,15 @@ impl Cache {
         self.snapshot.set_namespace(name, labels);
     }
 
-    /// Notes the node that room was made on for a waiting pod; `None` forgets it.
+    /// Records the node to which a waiting pod is nominated; `None` clears the nomination.
     pub fn nominate(&mut self, pod: &PodInfo, node: Option<&str>) {
         if node.is_some() || !self.snapshot.nominated().is_empty() {
             self.snapshot.nominate(&Arc::new(pod.placed()), node);
         }
     }
 
-    /// Forgets that less important pods are nominated to the node: they have to look elsewhere. Returns them.
+    /// Clears the nominations of pods with lower priority to the node, so that they search for another one. Returns
+    /// them.
     pub fn clear_lower_nominations(&mut self, pod: &PodInfo, node: &str) -> Vec<Arc<PlacedPod>> {
         let here = self.snapshot.nominated().get(node).into_iter().flatten();
         let lower: Vec<_> = here.filter(|p| p.footprint.priority < pod.priority()).cloned().collect();
@@ -85,7 +86,7 @@ impl Cache {
         }
     }
 
-    /// Takes back an assumption whose binding failed.
+    /// Takes back an assumption, for example when the binding failed.
     pub fn forget(&mut self, uid: &str) {
         if self.is_assumed(uid) {
             self.take_off(uid);
@@ -99,7 +100,7 @@ impl Cache {
         self.pods.get(uid).is_some_and(|p| p.assumed)
     }
 
-    /// Takes over a bound pod as the informer shows it. Pods that have ended hold nothing.
+    /// Takes over a bound pod as the informer shows it. Pods in a terminal phase use no resources.
     pub fn set_pod(&mut self, pod: &Pod) {
         let node = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or("");
         if node.is_empty() || is_terminal(pod) {
@@ -112,7 +113,7 @@ impl Cache {
         }
     }
 
-    /// Takes note of a pod that waits.
+    /// Records a waiting pod for its pod group.
     pub fn set_waiting(&self, pod: &Pod) {
         if let Some(groups) = &self.groups {
             groups.set_pod(pod);
@@ -126,7 +127,7 @@ impl Cache {
         }
     }
 
-    /// Takes the pod off its node; it is still one of its group.
+    /// Removes the pod from its node; it stays a member of its group.
     pub fn take_off(&mut self, uid: &str) {
         let Some(placed) = self.pods.remove(uid) else { return };
         if let Some(at) = self.snapshot.find(&placed.node) {
@@ -160,19 +161,19 @@ impl Cache {
         self.pods.insert(uid, Placed { pod, node: Arc::from(node), assumed });
     }
 
-    /// How many nodes, pods and assumed pods there are, as metrics call them.
+    /// The numbers of nodes, pods and assumed pods, labeled as in the metrics.
     pub fn sizes(&self) -> [(&'static str, usize); 3] {
         let assumed = self.pods.values().filter(|p| p.assumed).count();
         [("nodes", self.snapshot.len()), ("pods", self.pods.len()), ("assumed_pods", assumed)]
     }
 
-    /// The pod as it is counted now.
+    /// The pod as it counts in the snapshot.
     pub fn pod(&self, uid: &str) -> Option<&Arc<PlacedPod>> {
         self.pods.get(uid).map(|p| &p.pod)
     }
 }
 
-/// Succeeded or Failed.
+/// Whether the pod's phase is Succeeded or Failed.
 pub fn is_terminal(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
@@ -197,9 +198,9 @@ mod tests {
         let position = cache.snapshot().log().position();
         cache.set_pod(&pod("a").cpu("100m").on("n").build());
         assert_eq!(requested(&cache, "n"), 100);
-        assert_eq!(cache.snapshot().log().position(), position, "the confirmation is no news");
+        assert_eq!(cache.snapshot().log().position(), position, "confirming an assumption changes nothing");
         cache.forget("a");
-        assert_eq!(requested(&cache, "n"), 100, "what the informer confirmed is no assumption");
+        assert_eq!(requested(&cache, "n"), 100, "a confirmed pod is no longer assumed");
         cache.remove_pod("a");
         assert_eq!(requested(&cache, "n"), 0);
     }

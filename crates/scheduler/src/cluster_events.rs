@@ -1,11 +1,11 @@
-//! From a change of a node or pod to the events that may let waiting pods fit.
+//! Maps an update of a node or pod to the cluster events that may make waiting pods schedulable.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 
 use crate::framework::resources::{Resources, placed_requests};
 use crate::framework::{Action, ClusterEvent, Resource};
 
-/// What an update of a node means for waiting pods.
+/// Returns the events that an update of a node causes for waiting pods.
 pub fn node_update(old: &Node, new: &Node) -> Vec<ClusterEvent> {
     let mut actions = Vec::new();
     let spec = |n: &Node| n.spec.clone().unwrap_or_default();
@@ -39,7 +39,8 @@ pub fn node_update(old: &Node, new: &Node) -> Vec<ClusterEvent> {
     actions.into_iter().map(|a| ClusterEvent::new(Resource::Node, a)).collect()
 }
 
-/// What an update of a pod means; `resource` says which kind of pod it is.
+/// Returns the events that an update of a pod causes; `resource` is the kind of pod (assigned, waiting, the pod
+/// itself).
 pub fn pod_update(resource: Resource, old: &Pod, new: &Pod) -> Vec<ClusterEvent> {
     let mut actions = Vec::new();
     if old.metadata.labels != new.metadata.labels {
@@ -68,7 +69,7 @@ pub fn pod_update(resource: Resource, old: &Pod, new: &Pod) -> Vec<ClusterEvent>
     actions.into_iter().map(|a| ClusterEvent::new(resource, a)).collect()
 }
 
-/// Whether `one` has less than `other` of some resource.
+/// Whether `one` has less of any resource than `other`.
 fn any_less(one: &Resources, other: &Resources) -> bool {
     one.milli_cpu < other.milli_cpu
         || one.memory < other.memory

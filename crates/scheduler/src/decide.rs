@@ -1,4 +1,4 @@
-//! From a cycle's outcome to what is to be done: reserve and bind, make room, or turn the pod down.
+//! Turns the outcome of a cycle into the next step: reserve and bind, preempt, or mark the pod unschedulable.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::schedule_one::Outcome;
 use crate::scheduler::{Eviction, Next, Nomination, Scheduler, State};
 use crate::snapshot::{NodeIdx, Snapshot};
 
-/// Rooms, with the plugin that found them.
+/// The preemption candidates, with the plugin that found them.
 pub(crate) type Rooms = Result<(Arc<dyn PostFilter>, Vec<Room>), Option<NoRoom>>;
 
 impl Scheduler {
-    /// The cycle of a pod, as far as it goes without asking anybody outside.
+    /// Runs the scheduling cycle of a pod, up to the point where something outside the process has to be called.
     pub(crate) fn schedule_pod(&self, state: &mut State, pod: Arc<PodInfo>, begun: Duration) -> Next {
         let known = self.profiles.find(pod.scheduler_name());
         let Some((at, profile)) = known.filter(|_| !pod.leaving && !state.cache.is_assumed(pod.uid())) else {
@@ -44,7 +44,7 @@ impl Scheduler {
         next
     }
 
-    /// An attempt has ended so.
+    /// Records the result and the duration of an attempt.
     pub(crate) fn count(&self, profile: &Profile, result: Option<&str>, begun: Duration) {
         if let Some(result) = result {
             let labels = [profile.scheduler_name.as_str(), result];
@@ -53,7 +53,7 @@ impl Scheduler {
         }
     }
 
-    /// An error: the pod is tried again after its back-off.
+    /// Ends the attempt with an error: the pod is retried after its back-off.
     pub(crate) fn failed(pod: Arc<PodInfo>, message: String) -> Next {
         let nomination = Nomination::none(&pod);
         Next::TurnDown { pod, plugins: BTreeSet::new(), reason: "SchedulerError", message, nomination }
@@ -74,7 +74,7 @@ impl Scheduler {
         self.reserve(cache, profile, pod, node, begun)
     }
 
-    /// Where room could be made.
+    /// Runs the PostFilter plugins to find nodes where preemption would make the pod fit.
     pub(crate) fn rooms(
         &self,
         state: &State,
@@ -94,7 +94,7 @@ impl Scheduler {
         rooms.map(|(plugin, rooms)| (Arc::clone(plugin), rooms))
     }
 
-    /// Nominates the pod to the best room, or withdraws an earlier nomination.
+    /// Nominates the pod to the best candidate, or withdraws an earlier nomination.
     pub(crate) fn take_room(
         &self,
         state: &mut State,
@@ -131,7 +131,7 @@ impl Scheduler {
         Nomination::Keep
     }
 
-    /// Turns the pod down for what the plugins said.
+    /// Marks the pod unschedulable, with the diagnosis as the message.
     pub(crate) fn no_fit(
         &self,
         profile: &Profile,
@@ -141,7 +141,7 @@ impl Scheduler {
     ) -> Next {
         let message = diagnosis.message();
         let plugins = if diagnosis.nodes == 0 {
-            // Any new node may help: every plugin listens to that.
+            // Any new node may help, and every plugin is interested in new nodes.
             profile.points.all.iter().map(|p| p.name()).collect()
         } else {
             diagnosis.plugins
@@ -149,7 +149,7 @@ impl Scheduler {
         Next::TurnDown { pod, plugins, reason: "Unschedulable", message, nomination }
     }
 
-    /// Reserve and Permit, on the assumed pod; taken back as a whole when one of them says no.
+    /// Runs Reserve and Permit for the assumed pod. Takes everything back when a plugin refuses.
     fn reserve(
         &self,
         cache: &mut Cache,
@@ -164,7 +164,7 @@ impl Scheduler {
         self.permit(cache, profile, bound, failed)
     }
 
-    /// Permit, where nothing has failed yet.
+    /// Runs Permit, unless Reserve has failed already.
     pub(crate) fn permit(
         &self,
         cache: &mut Cache,
@@ -216,7 +216,7 @@ impl Scheduler {
         Next::Bind(Box::new(Bound { pod, node, state, permit, begun, nominated }))
     }
 
-    /// Takes back what was reserved, the last first.
+    /// Runs Unreserve of the plugins, in reverse order.
     pub(crate) fn unreserve(&self, profile: &Profile, state: &mut CycleState, pod: &PodInfo, node: &str) {
         let begun = self.now();
         for plugin in profile.points.reserve.iter().rev() {
@@ -227,7 +227,7 @@ impl Scheduler {
         self.metrics.point("Unreserve", &profile.scheduler_name, Code::Success, begun);
     }
 
-    /// Who refused to reserve, and why.
+    /// Runs Reserve of the plugins. Returns the first plugin that refused, with its status.
     pub(crate) fn run_reserve(
         &self,
         cluster: &Snapshot,

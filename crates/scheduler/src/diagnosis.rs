@@ -1,11 +1,11 @@
-//! Why a pod fits nowhere: which node was turned down by whom, and the words that events and conditions show.
+//! Why a pod fits on no node: which plugin rejected which node, and the text that events and conditions show.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::framework::Status;
 use crate::snapshot::NodeIdx;
 
-/// The name under which an extender's refusal counts among the plugins'.
+/// The name that stands for extenders among the plugins that rejected a pod.
 pub const EXTENDER: &str = "Extender";
 
 /// A plugin's answer about a node.
@@ -21,13 +21,13 @@ pub struct Diagnosis {
     /// Nodes in the cluster.
     pub nodes: usize,
     verdicts: Vec<Verdict>,
-    /// Each node that was looked at with its place in `verdicts`.
+    /// Each node that was filtered, with the index of its verdict in `verdicts`.
     of_node: Vec<(NodeIdx, usize)>,
-    /// Set when a plugin turned the pod down before any node was looked at.
+    /// Set when a plugin rejected the pod before any node was filtered.
     pub pre_filter: Option<String>,
-    /// The words of the last attempt to make room.
+    /// The message of the last preemption attempt.
     pub post_filter: Option<String>,
-    /// The plugins whose verdicts these are.
+    /// The plugins that gave these verdicts.
     pub plugins: BTreeSet<&'static str>,
 }
 
@@ -38,7 +38,7 @@ impl Diagnosis {
 
     pub fn reject(&mut self, node: NodeIdx, plugin: &'static str, status: Status) {
         self.plugins.insert(plugin);
-        // The last verdicts are the likeliest to come again; there are few different ones.
+        // The latest verdicts are the most likely to repeat, and only few are different.
         let verdict = Verdict { plugin, status };
         let known = self.verdicts.iter().rposition(|v| *v == verdict);
         let at = known.unwrap_or_else(|| {
@@ -48,12 +48,13 @@ impl Diagnosis {
         self.of_node.push((node, at));
     }
 
-    /// The nodes that were turned down, each with the first verdict against it.
+    /// The rejected nodes, each with the first verdict against it.
     pub fn rejected(&self) -> impl Iterator<Item = (NodeIdx, &Verdict)> {
         self.of_node.iter().map(|(node, at)| (*node, &self.verdicts[*at]))
     }
 
-    /// `0/5 nodes are available: 1 Insufficient cpu, 4 node(s) were unschedulable.`
+    /// Returns the message of events and conditions, for example `0/5 nodes are available: 1 Insufficient cpu, 4
+    /// node(s) were unschedulable.`
     pub fn message(&self) -> String {
         if self.nodes == 0 {
             return "no nodes available to schedule pods".to_owned();

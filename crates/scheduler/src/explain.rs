@@ -1,4 +1,4 @@
-//! The plain path: every plugin asked anew about every node, with nothing kept. What the scheduler would do and why.
+//! A cycle without caches: evaluates every plugin for every node. Shows what the scheduler would do and why.
 
 use crate::framework::points::NodeView;
 use crate::framework::work::Work;
@@ -11,18 +11,18 @@ use crate::snapshot::{NodeIdx, Snapshot};
 pub struct Scores {
     pub plugin: &'static str,
     pub weight: i64,
-    /// As the plugin gave them.
+    /// The score as the plugin returned it.
     pub raw: Vec<i64>,
-    /// From 0 to 100.
+    /// The normalized score, from 0 to 100.
     pub normalized: Vec<i64>,
 }
 
-/// What all plugins say about a pod.
+/// The results of all plugins for a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Explained {
-    /// Set when a plugin turned the pod down on every node.
+    /// Set when a plugin rejected the pod for every node.
     pub rejected: Option<Status>,
-    /// The nodes that do not fit, each with the first plugin against it and its words.
+    /// The nodes that do not fit, each with the first plugin that rejected it and its status.
     pub unfit: Vec<(NodeIdx, &'static str, Status)>,
     pub feasible: Vec<NodeIdx>,
     pub scores: Vec<Scores>,
@@ -30,7 +30,7 @@ pub struct Explained {
     pub totals: Vec<i64>,
 }
 
-/// Judges every node of the snapshot for the pod.
+/// Evaluates every node of the snapshot for the pod.
 pub fn explain(profile: &Profile, cluster: &Snapshot, pod: &PodInfo) -> Explained {
     let mut work = Work::prepare(profile, cluster, &pod.shape);
     if let Some((_, status)) = &work.rejected {
@@ -124,7 +124,7 @@ mod tests {
 
     type OfPlugin = (&'static str, Vec<i64>);
 
-    /// What the kept work says, plugin by plugin.
+    /// Returns the result of the cached work: the feasible nodes, each plugin's scores, and the totals.
     fn kept(work: &mut Work, cluster: &Snapshot) -> (Vec<NodeIdx>, Vec<OfPlugin>, Vec<i64>) {
         if work.rejected.is_some() {
             return Default::default();
@@ -143,7 +143,7 @@ mod tests {
         (feasible, scores, totals)
     }
 
-    /// Changes the cluster at random, and after each change compares what was kept of some shapes with the plain path.
+    /// Changes the cluster at random, and compares the cached work of some shapes with `explain` after each change.
     fn compare(seed: u64) {
         let mut rng = Rng::with_seed(seed);
         let profile = crate::plugins::default_profile("default-scheduler", &Arc::default()).unwrap();

@@ -1,5 +1,5 @@
-//! The cycle of a pod that extenders have a word in: decided in steps, with the extenders asked between them, and the
-//! cluster looked at anew after each answer.
+//! The cycle of a pod that extenders take part in. It runs in steps: extenders are called between them without the
+//! lock, and the cluster is read again after each answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::schedule_one::Outcome;
 use crate::scheduler::{Next, Scheduler, State};
 use crate::snapshot::NodeIdx;
 
-/// Why a pod is tried again that extenders had left nodes for.
+/// The error with which a pod is retried when none of the nodes that extenders returned fits any more.
 pub(crate) const CHANGED: &str = "the nodes changed while extenders were asked";
 
-/// The best of these nodes, as far as the pod still fits on them.
+/// Returns the best of these nodes among those that still fit the pod.
 pub(crate) fn best_left(
     state: &mut State,
     (at, profile): (usize, &Profile),
@@ -37,7 +37,7 @@ pub(crate) fn best_left(
 impl Scheduler {
     pub(crate) async fn extended_cycle(self: Arc<Self>, pod: Arc<PodInfo>) {
         let name = pod.scheduler_name().to_owned();
-        // Nothing is written before the decision.
+        // Nothing has been written before the decision, so ending here leaves nothing behind.
         let (next, begun) = tokio::select! {
             biased;
             () = self.background.ending() => return,
@@ -49,14 +49,14 @@ impl Scheduler {
         self.carry_on(next).await;
     }
 
-    /// What to do for the pod, and when the attempt began.
+    /// Decides what to do with the pod. Returns the step with the time at which the attempt began.
     async fn extended_decision(&self, pod: Arc<PodInfo>) -> (Next, Duration) {
         let _turn = self.extended.lock().await;
         let begun = self.now();
         (self.decide_extended(pod, begun).await, begun)
     }
 
-    /// The pod as the API has it; `None` when it is not to be scheduled any more.
+    /// The pod object from the informer; `None` when it no longer needs to be scheduled.
     pub(crate) fn whole(&self, pod: &PodInfo) -> Option<Arc<Pod>> {
         let whole = self.catalog.get::<Pod>(pod.namespace(), &pod.name)?;
         (*whole.uid() == *pod.uid && self.lock().queue.get(pod.uid()).is_some()).then_some(whole)
@@ -90,7 +90,7 @@ impl Scheduler {
         self.place_extended((at, profile), pod, &filtered.nodes, &scores, begun)
     }
 
-    /// The nodes that the pod's plugins find it fits on.
+    /// Returns the names of the nodes that pass the plugins' filters.
     pub(crate) fn feasible_names(
         &self,
         at: usize,
@@ -104,7 +104,7 @@ impl Scheduler {
         found.map(|nodes| nodes.iter().map(|at| cluster.row(*at).name().to_owned()).collect())
     }
 
-    /// What extenders leave of these nodes, and their scores where there is a choice.
+    /// Calls the extenders: returns the nodes they accept, and their scores where more than one node is left.
     pub(crate) async fn ask(
         &self,
         whole: &Pod,
@@ -121,7 +121,7 @@ impl Scheduler {
         Ok((filtered, scores))
     }
 
-    /// Chooses among the nodes that extenders left, as far as they still fit.
+    /// Chooses among the nodes that extenders accepted, if they still fit.
     fn place_extended(
         &self,
         (at, profile): (usize, &Profile),
@@ -141,7 +141,7 @@ impl Scheduler {
         }
     }
 
-    /// The plugins' verdicts with those of the extenders.
+    /// Combines the plugins' verdicts with those of the extenders.
     pub(crate) fn diagnose_extended(
         &self,
         at: usize,
@@ -162,7 +162,7 @@ impl Scheduler {
         Ok(diagnosis)
     }
 
-    /// Makes room where extenders agree to it, and turns the pod down.
+    /// Preempts where extenders agree to it, and marks the pod unschedulable.
     async fn no_fit_extended(
         &self,
         at: usize,
@@ -192,7 +192,7 @@ impl Scheduler {
         self.no_fit(profile, pod, diagnosis, nomination)
     }
 
-    /// The rooms by node, with whole pods.
+    /// Converts the preemption candidates to the extenders' form: by node name, with full pod objects.
     fn candidates(&self, rooms: &[Room]) -> BTreeMap<String, Candidate> {
         let state = self.lock();
         let cluster = state.cache.snapshot();
@@ -207,7 +207,7 @@ impl Scheduler {
         rooms.iter().map(candidate).collect()
     }
 
-    /// Rooms from what extenders left of the candidates.
+    /// Converts the candidates that extenders left back, and ranks them.
     fn agreed(
         &self,
         left: BTreeMap<String, Candidate>,

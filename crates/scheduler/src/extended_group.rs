@@ -1,5 +1,5 @@
-//! The cycle of a pod group that extenders have a word in: as a group's own, with the extenders asked about each pod, one
-//! after the other, while the cluster may change.
+//! The cycle of a pod group that extenders take part in. It is the cycle of any group, except that extenders are called
+//! for each pod, one after the other, while the cluster may change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::scheduler::{Next, Scheduler};
 
 impl Scheduler {
     pub(crate) async fn extended_group_cycle(self: Arc<Self>, popped: PoppedGroup) {
-        // Nothing is written before the decision.
+        // Nothing has been written before the decision, so ending here leaves nothing behind.
         let next = tokio::select! {
             biased;
             () = self.background.ending() => return,
@@ -23,7 +23,7 @@ impl Scheduler {
         for one in next {
             Arc::clone(&self).carry_on(one).await;
         }
-        // What became of it may let others go on.
+        // The outcome may make other pods schedulable.
         self.wake.notify_one();
     }
 
@@ -38,7 +38,8 @@ impl Scheduler {
     }
 
     async fn decide_extended_group(&self, prepared: Prepared, begun: Duration) -> Vec<Next> {
-        // Nobody leaves for a group before extenders have agreed to where it goes, and they are asked nothing on trial.
+        // No pods are preempted for the group: extenders would have to agree to its nodes first, and trial placements
+        // do not call them.
         let Some(attempted) = self.attempt(&prepared, false) else { return Vec::new() };
         let (found, verdict) = match prepared.wrong.clone() {
             Some(why) => (Vec::new(), Verdict::Failed(why)),

@@ -1,4 +1,4 @@
-//! The condition PodGroupInitiallyScheduled: what a pod group's status says of the attempts to schedule it.
+//! Writes the condition PodGroupInitiallyScheduled: the outcome of the attempts to schedule a pod group.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use crate::scheduler::Scheduler;
 
 const TYPE: &str = "PodGroupInitiallyScheduled";
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 pub(crate) struct Report {
     pub group: Arc<PodGroup>,
     pub status: &'static str,
@@ -21,33 +21,33 @@ pub(crate) struct Report {
     pub message: String,
 }
 
-/// Reports on their way, one after the other for each group. A later one replaces one that nobody has begun to write.
+/// The reports that are still to be written, one at a time for each group. A later report replaces one that waits.
 #[derive(Default)]
 pub(crate) struct Reports(Mutex<HashMap<ObjectKey, Under>>);
 
 #[derive(Default)]
 struct Under {
-    /// Somebody writes what is next.
+    /// A task is writing reports of this group.
     busy: bool,
     next: Option<Box<Report>>,
-    /// The uid of the group that was written last and its condition: informers may not show it yet.
+    /// The uid of the last written group and its condition: informers may not show them yet.
     last: Option<(Option<String>, Condition)>,
 }
 
 impl Reports {
-    /// True when nobody writes about this group yet: the caller is to.
+    /// Queues a report. Returns true when no task writes reports of this group yet: the caller has to start one.
     fn add(&self, key: &ObjectKey, report: Box<Report>) -> bool {
         let mut all = self.lock();
         let under = all.entry(key.clone()).or_default();
         let same = |r: &Report| r.group.metadata.uid == report.group.metadata.uid;
-        // Once it has been scheduled, nothing else is worth telling.
+        // Once the group has been scheduled, no other report matters.
         if !under.next.as_ref().is_some_and(|r| r.status == "True" && same(r)) {
             under.next = Some(report);
         }
         !std::mem::replace(&mut under.busy, true)
     }
 
-    /// What is to be written next, and what was written last.
+    /// Returns the next report, with the condition that was written last.
     fn take(&self, key: &ObjectKey) -> Option<(Box<Report>, Option<Condition>)> {
         let mut all = self.lock();
         let under = all.get_mut(key)?;
@@ -65,7 +65,7 @@ impl Reports {
         }
     }
 
-    /// The group is gone.
+    /// Forgets a deleted group.
     pub(crate) fn forget(&self, key: &ObjectKey) {
         self.lock().remove(key);
     }
@@ -75,13 +75,13 @@ impl Reports {
     }
 }
 
-/// The condition as the API shows it.
+/// The condition in the group's status.
 fn shown(group: &PodGroup) -> Option<&Condition> {
     let conditions = group.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     conditions.iter().find(|c| c.type_ == TYPE)
 }
 
-/// The condition to write; `None` when the group says so already. Once the group has been scheduled it stays so.
+/// Returns the condition to write, or `None` when the group has it already. A group that has been scheduled stays so.
 fn condition(report: &Report, known: Option<&Condition>, now: impl FnOnce() -> Time) -> Option<Condition> {
     if known.is_some_and(|c| c.status == "True" && report.status != "True") {
         return None;
@@ -120,7 +120,7 @@ impl Scheduler {
         match self.client.patch::<PodGroup>(&key.namespace, &key.name, Some("status"), &patch).await {
             Ok(_) => self.reports.wrote(key, report.group.metadata.uid.clone(), condition),
             Err(error) if error.is_not_found() => {}
-            Err(error) => tracing::warn!(pod_group = %key, %error, "condition not written"),
+            Err(error) => tracing::warn!(pod_group = %key, %error, "failed to write the condition"),
         }
     }
 }

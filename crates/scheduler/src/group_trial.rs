@@ -1,4 +1,4 @@
-//! A copy of the cluster on which a pod group is placed on trial, with pods taken off and put back.
+//! A copy of the cluster on which a pod group is placed on trial, with pods removed and put back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use crate::schedule_one::{Cycles, Outcome};
 use crate::scheduler::Scheduler;
 use crate::snapshot::{NodeIdx, PlacedPod, Snapshot};
 
-/// Chance decides between equal nodes; here it always decides alike.
+/// The scheduler chooses at random among equal nodes; on trial it always makes the same choice.
 const SEED: u64 = 1;
 
-/// The copy, with cycles of its own.
+/// The copied snapshot, with its own cycles.
 struct Copy {
     cluster: Snapshot,
     cycles: Cycles,
@@ -45,7 +45,7 @@ impl Ground for Copy {
     }
 }
 
-/// A group on a copy of the cluster, which is made when something is to be changed.
+/// A group on a copy of the cluster. The copy is made with the first change.
 pub(crate) struct OnTrial<'a> {
     scheduler: &'a Scheduler,
     attempted: &'a Attempted<'a>,
@@ -68,7 +68,7 @@ impl<'a> OnTrial<'a> {
         self.copy.get_or_insert_with(|| Copy { cluster: original.clone(), cycles: Cycles::new(SEED) })
     }
 
-    /// Whether a change on other nodes can make a difference to where the pod fits.
+    /// Whether a change on other nodes can affect where the pod fits.
     fn looks_around(&self, pod: &PodInfo) -> bool {
         let work = self.copy.as_ref().and_then(|copy| copy.cycles.work(self.attempted.at, pod.shape.id));
         work.is_none_or(|work| work.filters.iter().any(|f| f.scope == Scope::Cluster))
@@ -106,7 +106,7 @@ impl GroupTrial for OnTrial<'_> {
             nodes.insert(pod.uid.clone(), node.as_str().into());
             reserved.push((pod, node, state));
         }
-        // Nothing stays reserved for what was only tried.
+        // Nothing stays reserved after a trial.
         for (pod, node, mut state) in reserved.into_iter().rev() {
             scheduler.unreserve(attempted.profile, &mut state, pod, &node);
         }

@@ -1,4 +1,4 @@
-//! What is known of pod groups: the objects, and which pods of each wait, are assumed or are on a node. Shared by the
+//! The known pod groups: their objects, and which of their pods wait, are assumed or are on a node. Shared by the
 //! queue, the cycle and the plugins.
 
 use std::collections::{BTreeMap, HashMap};
@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::scheduling::v1beta1::PodGroup;
 use knarr_api::kind::{Kind, ObjectKey};
 
-/// How far a member is.
+/// How far the scheduling of a member has got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     Waiting,
@@ -16,7 +16,7 @@ pub enum Stage {
     Assigned,
 }
 
-/// What all pods of a group have to agree in.
+/// The fields that have to be equal for all pods of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
     pub scheduler_name: Box<str>,
@@ -33,7 +33,7 @@ struct Member {
 #[derive(Debug, Default)]
 struct Group {
     object: Option<Arc<PodGroup>>,
-    /// By uid.
+    /// Members by uid.
     members: BTreeMap<Box<str>, Member>,
     scheduled: usize,
 }
@@ -76,13 +76,13 @@ pub fn group_of(pod: &Pod) -> Option<ObjectKey> {
     Some(ObjectKey::new(pod.metadata.namespace.as_deref().unwrap_or_default(), name))
 }
 
-/// How many pods a group needs on nodes before any of them may start.
+/// The number of pods of a group that need a node before any of them may start.
 pub fn min_count(group: &PodGroup) -> usize {
     let gang = group.spec.scheduling_policy.gang.as_ref();
     gang.map_or(1, |g| usize::try_from(g.min_count).unwrap_or(0))
 }
 
-/// The group's own priority, which counts for all of its pods.
+/// The group's own priority, which applies to all of its pods.
 pub fn priority(group: &PodGroup) -> i32 {
     group.spec.priority.unwrap_or(0)
 }
@@ -116,7 +116,7 @@ impl Groups {
         held.drop_if_empty(key);
     }
 
-    /// Takes over a pod as the API has it. One that is assumed stays so until it is seen on a node.
+    /// Takes over a pod from the API. An assumed pod stays assumed until it is seen on a node.
     pub fn set_pod(&self, pod: &Pod) {
         let Some(key) = group_of(pod) else { return };
         let assigned = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).is_some_and(|n| !n.is_empty());
@@ -146,7 +146,7 @@ impl Groups {
         }
     }
 
-    /// The pod is gone, or has ended.
+    /// Removes a pod that was deleted or has ended.
     pub fn remove_pod(&self, uid: &str) {
         let mut held = self.lock();
         let Some(key) = held.of_pod.remove(uid) else { return };
@@ -157,7 +157,7 @@ impl Groups {
         held.drop_if_empty(&key);
     }
 
-    /// No pod that names a group is known.
+    /// Whether no known pod names a group.
     pub fn is_empty(&self) -> bool {
         self.lock().of_pod.is_empty()
     }
@@ -166,14 +166,14 @@ impl Groups {
         self.lock().groups.get(key)?.object.clone()
     }
 
-    /// The group that a known pod belongs to, and its object where there is one.
+    /// The group that a known pod belongs to, and the group's object if it exists.
     pub fn of_pod(&self, uid: &str) -> Option<(ObjectKey, Option<Arc<PodGroup>>)> {
         let held = self.lock();
         let key = held.of_pod.get(uid)?;
         Some((key.clone(), held.groups.get(key).and_then(|g| g.object.clone())))
     }
 
-    /// How many pods the group has, and how many of them have a node.
+    /// The number of pods in the group, and how many of them have a node (assumed ones included).
     pub fn counts(&self, key: &ObjectKey) -> (usize, usize) {
         self.lock().groups.get(key).map_or((0, 0), |g| (g.members.len(), g.scheduled))
     }
@@ -185,7 +185,7 @@ impl Groups {
         members.filter(|(_, m)| m.stage == stage).map(|(uid, _)| uid.clone()).collect()
     }
 
-    /// The terms of the group's pods that have a node.
+    /// The terms of the group's pods that have a node (assumed ones included).
     pub fn terms_of_scheduled(&self, key: &ObjectKey) -> Vec<Arc<Terms>> {
         let held = self.lock();
         let members = held.groups.get(key).into_iter().flat_map(|g| g.members.values());

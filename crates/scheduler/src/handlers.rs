@@ -1,4 +1,4 @@
-//! What informers report goes into the cache and the queue.
+//! Event handlers of the informers: put changes into the cache and the queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::metrics::Metric;
 use crate::scheduler::{Scheduler, State};
 
 impl Scheduler {
-    /// A change has been taken in, as these events say.
+    /// Records how long a change took to handle, for each of these events.
     fn handled(&self, events: impl IntoIterator<Item = ClusterEvent>, begun: Duration) {
         for event in events {
             self.metrics.since(Metric::EventHandling, &[&event.label()], begun);
@@ -89,7 +89,7 @@ impl Scheduler {
                 queue.remove(pod.uid());
                 cache.remove_pod(pod.uid());
                 self.waiting.reject(pod.uid(), "", Status::unschedulable("removed"));
-                // Whoever prepares its binding need not go on.
+                // A PreBind that waits for this pod can stop.
                 self.catalog.announce();
                 if is_assigned(pod) {
                     let gone = Changed::of::<Pod>(Some(Arc::clone(pod)), None);
@@ -154,13 +154,13 @@ impl Scheduler {
         let change = Changed::of(old.cloned(), Some(Arc::clone(pod)));
         queue.set(&self.profiles, info, &events, &change, now);
         if old.is_none() && cache.groups().is_some() {
-            // It may be the one that others of its group wait for.
+            // The new pod may be the one that the rest of its group waits for.
             let came = ClusterEvent::new(Resource::UnscheduledPod, Action::ADD);
             queue.on_event(&self.profiles, came, &change, now);
         }
     }
 
-    /// Pod groups, where pods are scheduled in groups.
+    /// Handles a pod group; called only where gang scheduling is on.
     pub(crate) fn on_pod_group(&self, groups: &Groups, event: &Event<PodGroup>) {
         let now = self.now();
         let mut state = self.lock();
@@ -188,7 +188,7 @@ impl Scheduler {
 
 type Watch = fn(&Arc<Scheduler>, &Informers);
 
-/// The kinds besides nodes and pods whose changes may let a waiting pod fit.
+/// The kinds besides nodes and pods whose changes may make a waiting pod schedulable.
 const WATCHED: &[(Resource, Watch)] = &[
     (Resource::PersistentVolume, |s, i| s.watch::<PersistentVolume>(i, Resource::PersistentVolume)),
     (Resource::PersistentVolumeClaim, |s, i| {
@@ -208,7 +208,7 @@ const WATCHED: &[(Resource, Watch)] = &[
 ];
 
 impl Scheduler {
-    /// Listens to those kinds that one of the plugins is interested in.
+    /// Watches those of the kinds that at least one plugin is interested in.
     pub(crate) fn watch_others(self: &Arc<Self>, informers: &Informers) {
         for (resource, watch) in WATCHED {
             if self.profiles.listen_to(ClusterEvent::new(*resource, Action::ALL)) {
@@ -217,7 +217,7 @@ impl Scheduler {
         }
     }
 
-    /// Rules put taints on devices: to waiting pods, slices have changed.
+    /// Watches DeviceTaintRules. They put taints on devices: for waiting pods this is a change of ResourceSlices.
     fn watch_taint_rules(self: &Arc<Self>, informers: &Informers) {
         let scheduler = Arc::clone(self);
         informers.informer::<DeviceTaintRule>().add_handler(move |_| {

@@ -1,4 +1,5 @@
-//! What the scheduler tells the awareness of failing nodes, and what it tells people of it: conditions, events, metrics.
+//! Feeds observed pod starts and node failures to [`Health`](crate::health::Health), and publishes its results as node
+//! conditions, events and metrics.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,24 +19,24 @@ use crate::metrics::Metric;
 use crate::plugins::workload_hold::RELEASE;
 use crate::scheduler::{Scheduler, State};
 
-/// On nodes on which pods of several owners failed to start.
+/// The condition of nodes on which pods of several owners failed to start.
 pub(crate) const CONDITION: &str = "PodsFailToStart";
 const MIRROR: &str = "kubernetes.io/config.mirror";
-/// A pod that leaves after so long without having started has failed.
+/// A pod that is deleted after this many seconds without having started counts as failed.
 const STUCK_SECONDS: i64 = 120;
 
 impl Scheduler {
-    /// Since 1970.
+    /// The wall clock time since the Unix epoch.
     fn wall(&self) -> Duration {
         Duration::from_secs(u64::try_from(self.client.clock().now().as_second()).unwrap_or(0))
     }
 
-    /// How long until time alone changes what is thought of a node or workload.
+    /// How long until the state of a node or workload changes by the passage of time alone.
     pub(crate) fn health_due(&self) -> Option<Duration> {
         self.health.next_due().map(|at| at.saturating_sub(self.wall()).max(Duration::from_secs(1)))
     }
 
-    /// Lets time pass.
+    /// Applies the changes that are due by now.
     pub(crate) fn health_tick(&self, state: &mut State) {
         let now = self.wall();
         if self.health.next_due().is_none_or(|due| due > now) {
@@ -48,7 +49,7 @@ impl Scheduler {
         }
     }
 
-    /// Pods that were kept back may fit now.
+    /// Retries pods that were kept back, since they may fit now, and updates the metrics.
     fn health_changed(&self, state: &mut State) {
         let happened = ClusterEvent::new(Resource::Any, Action::ALL);
         state.queue.on_event(&self.profiles, happened, &Changed::default(), self.now());
@@ -58,10 +59,10 @@ impl Scheduler {
         self.metrics.set(Metric::HeldWorkloads, &[], self.health.count_held() as f64);
     }
 
-    /// A pod on a node has changed.
+    /// Records the outcome when a pod on a node has started or failed to start.
     pub(crate) fn observe_start(&self, state: &mut State, old: Option<&Arc<Pod>>, pod: &Pod) {
         self.release_on_request(state, pod);
-        // What was before the scheduler looked is no news.
+        // A pod whose earlier state is unknown shows no transition.
         let Some(old) = old else { return };
         let (before, after) = (start(old), start(pod));
         if before == after || after == Start::Open {
@@ -83,7 +84,7 @@ impl Scheduler {
         }
     }
 
-    /// A pod on a node is gone.
+    /// Records that a pod on a node was deleted.
     pub(crate) fn observe_gone(&self, state: &mut State, pod: &Pod) {
         let Some(node) = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()) else { return };
         let (now, began) = (self.wall(), pod.status.as_ref().and_then(|s| s.start_time.as_ref()));
@@ -97,7 +98,7 @@ impl Scheduler {
         }
     }
 
-    /// An annotation on one of a workload's pods lets it go.
+    /// Releases a held workload when one of its pods has the annotation `RELEASE`.
     pub(crate) fn release_on_request(&self, state: &mut State, pod: &Pod) {
         let asked = pod.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(RELEASE));
         if asked && self.health.release(&owner(pod)) {
@@ -106,7 +107,7 @@ impl Scheduler {
         }
     }
 
-    /// A node has changed: whether it fell, and who was there.
+    /// Records a node that stopped being ready, with the workloads that had pods on it.
     pub(crate) fn observe_node(&self, state: &mut State, old: &Node, node: &Node) {
         if !self.health.is_enabled() || !is_ready(old) || is_ready(node) {
             return;
@@ -141,7 +142,7 @@ impl Scheduler {
         }
     }
 
-    /// Says on the node what is thought of it.
+    /// Publishes the trust in a node, in its condition and in an event.
     fn tell_trust(&self, state: &State, name: &str) {
         let Some(row) = state.cache.snapshot().named(name) else { return };
         let node = Arc::clone(&row.node);
@@ -177,7 +178,7 @@ impl Scheduler {
             if let Err(error) = client.patch::<Node>("", &name, Some("status"), &patch).await
                 && !error.is_not_found()
             {
-                tracing::warn!(node = %name, %error, "condition not written");
+                tracing::warn!(node = %name, %error, "failed to write the condition");
             }
         });
     }

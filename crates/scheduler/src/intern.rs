@@ -1,4 +1,4 @@
-//! Equal values kept once: whoever makes one that exists gets the one that exists.
+//! Interning: equal values are stored once and shared.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,11 +7,11 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 struct Known<K, V> {
     by_key: HashMap<K, Weak<V>>,
     next_id: u64,
-    /// When the map has this many entries, dead ones are taken out.
+    /// The number of entries at which dead ones are removed.
     sweep_at: usize,
 }
 
-/// A process-wide pool; a value lives as long as somebody holds it.
+/// A process-wide pool. A value lives as long as an `Arc` to it exists.
 pub struct Pool<K, V>(LazyLock<Mutex<Known<K, V>>>);
 
 impl<K: Eq + Hash, V> Pool<K, V> {
@@ -19,7 +19,7 @@ impl<K: Eq + Hash, V> Pool<K, V> {
         Self(LazyLock::new(|| Mutex::new(Known { by_key: HashMap::new(), next_id: 1, sweep_at: 1024 })))
     }
 
-    /// The value of this key; `make` gets an id that no other value of the pool ever had.
+    /// Returns the value of this key. `make` receives an id that no other value of the pool ever had.
     pub fn intern(&self, key: K, make: impl FnOnce(u64) -> V) -> Arc<V> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(value) = known.by_key.get(&key).and_then(Weak::upgrade) {

@@ -1,4 +1,4 @@
-//! The scheduler's metrics, under upstream's names: the table, and what is measured where.
+//! The scheduler's metrics, under upstream's names: the table of metrics, and the functions that record them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,7 +12,7 @@ use knarr_client::events::EventRecorder;
 
 use crate::framework::{Code, CycleState, Status};
 
-/// One cycle in so many has its plugins' times taken.
+/// The durations of plugins are recorded in one of this many cycles.
 pub const SAMPLED: u64 = 10;
 
 const ATTEMPT_SECONDS: &[f64] = &[
@@ -119,7 +119,7 @@ pub struct Metrics {
     cycles: AtomicU64,
 }
 
-/// Upstream's name of a code.
+/// Upstream's name of a status code.
 pub fn code_name(code: Code) -> &'static str {
     match code {
         Code::Success => "Success",
@@ -132,7 +132,7 @@ pub fn code_name(code: Code) -> &'static str {
     }
 }
 
-/// Where plugins find them, through their catalog.
+/// The metrics and the event recorder, which plugins reach through their catalog.
 #[derive(Default)]
 pub struct Measured(OnceLock<(Arc<Metrics>, EventRecorder)>);
 
@@ -176,22 +176,22 @@ impl Metrics {
         self.record(metric, labels, self.now().saturating_sub(start).as_secs_f64());
     }
 
-    /// An extension point has been gone through.
+    /// Records the duration of an extension point.
     pub fn point(&self, point: &str, profile: &str, code: Code, start: Duration) {
         self.since(Metric::PointDuration, &[point, profile, code_name(code)], start);
     }
 
-    /// Whether the times of plugins are recorded in the cycle that begins: one in ten, as upstream has it.
+    /// Whether the cycle that begins records the durations of plugins: one in ten does, as upstream.
     pub fn samples(&self) -> bool {
         self.cycles.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED)
     }
 
-    /// One plugin has run at one point.
+    /// Records the duration of one plugin at one extension point.
     pub fn plugin_since(&self, point: &str, plugin: &str, code: Code, start: Duration) {
         self.since(Metric::PluginDuration, &[point, plugin, code_name(code)], start);
     }
 
-    /// As [`Metrics::plugin_since`], in cycles that are sampled.
+    /// Like [`Metrics::plugin_since`], but only in sampled cycles.
     pub fn sampled(&self, state: &CycleState, point: &str, plugin: &str, code: Code, start: Duration) {
         if state.sampled {
             self.plugin_since(point, plugin, code, start);

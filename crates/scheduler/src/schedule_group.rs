@@ -1,5 +1,5 @@
-//! The cycle of a pod group: its pods find nodes one after the other, each counted in before the next; then all of them
-//! are bound, or none.
+//! The scheduling cycle of a pod group: its pods get nodes one after the other, each counted before the next one is
+//! placed. Then either all of them are bound, or none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,28 +20,28 @@ use crate::schedule_one::Outcome;
 use crate::scheduler::{Next, Nomination, Scheduler, State};
 use crate::snapshot::Snapshot;
 
-/// What is said of a group for which there is nothing else to say.
+/// The message of an unschedulable group when there is no other reason.
 pub(crate) const UNSCHEDULABLE: &str = "pod group is unschedulable";
 
-/// What one pod of the group came to.
+/// The result for one pod of the group.
 pub(crate) enum Found {
     Placed {
         node: String,
         state: CycleState,
     },
     NoFit(Box<Diagnosis>),
-    /// A plugin would not reserve what it needs.
+    /// A plugin refused in Reserve.
     Refused(&'static str, Status),
     Failed(String),
-    /// The group's fate was clear before it was its turn.
+    /// The result of the group was clear before this pod's turn.
     NotTried,
 }
 
-/// What the group came to.
+/// The result for the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Fits,
-    /// Not now, for these reasons.
+    /// Unschedulable at present, for these reasons.
     Unschedulable(Vec<String>),
     Failed(String),
 }
@@ -64,28 +64,28 @@ impl Verdict {
     }
 }
 
-/// A pod group in its cycle.
+/// A scheduling attempt of a pod group.
 pub(crate) struct Attempted<'a> {
     pub at: usize,
     pub profile: &'a Profile,
     pub group: &'a Arc<PodGroup>,
     pub pods: &'a [Arc<PodInfo>],
-    /// Pods of the group that have a node already.
+    /// The number of the group's pods that have a node already.
     pub scheduled: usize,
-    /// Others may be made to leave for it.
+    /// Whether other pods may be preempted for the group.
     pub makes_room: bool,
 }
 
-/// A popped group that may have its cycle.
+/// A group from the queue that is ready for its cycle.
 pub(crate) struct Prepared {
     pub group: Arc<PodGroup>,
     pub pods: Vec<Arc<PodInfo>>,
     pub scheduled: usize,
-    /// Why it is an error to schedule it.
+    /// Set when the group must not be scheduled: the error.
     pub wrong: Option<String>,
 }
 
-/// A group that is placed pod by pod, as far as it has come.
+/// The state of placing a group pod by pod.
 pub(crate) struct Placing {
     progress: Progress,
     found: Vec<Found>,
@@ -100,12 +100,12 @@ impl Placing {
         Self { progress, found: Vec::with_capacity(attempted.pods.len()), status, failed: None }
     }
 
-    /// Whether the next pod is to be tried.
+    /// Whether the next pod has to be placed.
     pub(crate) fn goes_on(&self) -> bool {
         self.failed.is_none() && matches!(self.status.code, Code::Success | Code::Wait)
     }
 
-    /// What the next pod came to.
+    /// Records the result of the next pod.
     pub(crate) fn took(&mut self, attempted: &Attempted, one: Found) {
         self.progress.remaining -= 1;
         match &one {
@@ -132,7 +132,8 @@ impl Placing {
                 self.status.message()
             )),
             (None, code) => {
-                // Where it is clear before any pod was tried, or until the last one was, this is said first.
+                // `UNSCHEDULABLE` comes first when the result was clear before the first pod, or only after the last
+                // one.
                 let first = self.found.is_empty() || code == Code::Wait;
                 let first = first.then(|| UNSCHEDULABLE.to_owned());
                 Verdict::Unschedulable(first.into_iter().chain(words(&self.status)).collect())
@@ -141,7 +142,8 @@ impl Placing {
     }
 }
 
-/// What all pods of a group have to agree in with the group and with each other.
+/// Checks the fields that all pods of a group must share with the group and with each other. Returns the first
+/// violation.
 fn disagreement(group: &PodGroup, pods: &[Arc<PodInfo>], scheduled: &[Arc<Terms>]) -> Option<String> {
     let waiting: Vec<Arc<Terms>> = pods.iter().map(|p| Arc::new(Terms::of(p.pod()))).collect();
     let first = waiting.first()?;
@@ -166,7 +168,7 @@ fn disagreement(group: &PodGroup, pods: &[Arc<PodInfo>], scheduled: &[Arc<Terms>
     })
 }
 
-/// Whether enough of the group can find, or has found, a node.
+/// Asks the PlacementFeasible plugins whether enough pods of the group have, or can get, a node.
 pub(crate) fn feasible(profile: &Profile, group: &PodGroup, progress: Progress) -> Status {
     let mut said = Status::SUCCESS;
     for plugin in &profile.points.placement_feasible {
@@ -189,7 +191,7 @@ fn words(status: &Status) -> Vec<String> {
 }
 
 impl Scheduler {
-    /// One cycle of a group: what is to be done for its pods, and what is told of it.
+    /// Runs one scheduling cycle of a group. Returns the next steps for its pods and for the group's status.
     pub(crate) fn schedule_group(
         &self,
         state: &mut State,
@@ -210,7 +212,7 @@ impl Scheduler {
         self.conclude_group(state, &attempted, found, verdict, begun)
     }
 
-    /// The group with those of its pods that are still to be placed; nothing where there are none.
+    /// Returns the group with its pods that still have to be placed; `None` when there are none.
     pub(crate) fn prepare_group(&self, state: &mut State, popped: PoppedGroup) -> Option<Prepared> {
         let PoppedGroup { key, pods } = popped;
         let groups = state.cache.groups().cloned();
@@ -235,7 +237,7 @@ impl Scheduler {
         Some(Attempted { at, profile, group, pods, scheduled: *scheduled, makes_room })
     }
 
-    /// Finds nodes for the pods. When it is not enough for the group, everything is as it was before.
+    /// Finds nodes for the pods. Undoes all placements when too few of them fit.
     pub(crate) fn place_group<G: Ground>(
         &self,
         ground: &mut G,
@@ -252,7 +254,7 @@ impl Scheduler {
         self.end_placing(ground, attempted, placing)
     }
 
-    /// What it came to; everything is as it was before where it is not enough.
+    /// Ends the placement with a verdict. Undoes all placements when too few pods fit.
     pub(crate) fn end_placing<G: Ground>(
         &self,
         ground: &mut G,
@@ -290,7 +292,7 @@ impl Scheduler {
         self.settle(ground, attempted, pod, node)
     }
 
-    /// Counts the pod on the node and reserves what it needs there.
+    /// Adds the pod to the node and runs Reserve.
     pub(crate) fn settle<G: Ground>(
         &self,
         ground: &mut G,
@@ -307,8 +309,8 @@ impl Scheduler {
         if status.is_rejected() { Found::Refused(plugin, status) } else { Found::Failed(status.message()) }
     }
 
-    /// Looks for pods that could leave for the group; how that went is one more reason. The nodes by uid where it would
-    /// find its place.
+    /// Runs the PodGroupPostFilter plugins to find victims for the group, and adds their messages to `reasons`. Returns
+    /// the room they found: victims, and the node of each pod by uid.
     fn group_room(
         &self,
         state: &State,
@@ -326,7 +328,7 @@ impl Scheduler {
             code = answer.as_ref().map_or_else(|status| status.code, |_| Code::Success);
             if plugin.name() == default_preemption::NAME {
                 self.metrics.add(Metric::GroupPreemptionAttempts, &[code_name(code)], 1.0);
-                // Room that is being made already was not looked for.
+                // An attempt that found earlier preemption still in progress did not search.
                 if answer.as_ref().map_or(true, |room| !room.victims.is_empty()) {
                     let labels = ["podgroup", code_name(code)];
                     self.metrics.since(Metric::PreemptionEvaluation, &labels, begun);
@@ -354,7 +356,8 @@ impl Scheduler {
         Ok(found)
     }
 
-    /// The group's nominations are kept in mind, and the victims of a new room are to leave.
+    /// Records the nominations of the group's pods. Returns their nodes, and the eviction of the victims if there are
+    /// any.
     fn take_group_room(
         &self,
         state: &mut State,
@@ -384,7 +387,7 @@ impl Scheduler {
         (room.nodes, Some(Next::Evict(preemptor, room.victims)))
     }
 
-    /// Hands the pods on, and puts back those without a node.
+    /// Hands placed pods on to binding, and returns those without a node to the queue.
     pub(crate) fn conclude_group(
         &self,
         state: &mut State,
@@ -396,7 +399,7 @@ impl Scheduler {
         let Attempted { profile, group, pods, .. } = *attempted;
         found.resize_with(pods.len(), || Found::NotTried);
         let ended = verdict.ended();
-        // Pods that were not tried are told of nothing that comes after.
+        // Pods that were not tried get the message without the result of preemption.
         let short = verdict.message();
         let (mut nodes, mut eviction) = (None, None);
         if let Verdict::Unschedulable(reasons) = &mut verdict
@@ -458,7 +461,7 @@ impl Scheduler {
             nomination,
         };
         let nobody = BTreeSet::new;
-        // Where preemption found a place, that stands; otherwise an earlier one is of no use.
+        // A nomination from preemption stays; an earlier one is withdrawn.
         let place = told.nodes.and_then(|nodes| nodes.get(&pod.uid));
         let mut withdraw = || match place {
             Some(node) => nominate(pod, node),
@@ -491,28 +494,28 @@ impl Scheduler {
     }
 }
 
-/// Where the pods of a group would go, by uid.
+/// The nodes of a group's pods, by the pods' uids.
 type Nodes = BTreeMap<Box<str>, Box<str>>;
 
-/// What the pods of a group are told.
+/// What the messages and nominations of the group's pods are made from.
 struct Told<'a> {
     verdict: &'a Verdict,
-    /// The verdict's words before anybody looked for room.
+    /// The verdict's message before preemption was tried.
     short: &'a str,
-    /// Where room is being made for them.
+    /// The nodes where preemption makes room for them.
     nodes: Option<&'a Nodes>,
 }
 
-/// Where a group is placed: the cluster as it is, or a copy.
+/// The cluster that a group is placed on: the real one, or a copy.
 pub(crate) trait Ground {
     fn cluster(&self) -> &Snapshot;
 
     fn find(&mut self, attempted: &Attempted, pod: &PodInfo) -> Outcome;
 
-    /// Counts the pod on the node.
+    /// Adds the pod to the node.
     fn put(&mut self, pod: &PodInfo, node: &str);
 
-    /// The pod has no node after all; an earlier nomination counts again.
+    /// Removes the pod from the node again, and restores an earlier nomination.
     fn take_back(&mut self, pod: &PodInfo, node: &str);
 }
 

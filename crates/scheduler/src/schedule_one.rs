@@ -13,14 +13,14 @@ use crate::metrics::{Metric, Metrics, SAMPLED};
 use crate::snapshot::{NodeIdx, PlacedPod, Snapshot};
 use crate::trial::Trial;
 
-/// Clusters up to this size are always searched whole.
+/// In clusters up to this size all nodes are searched.
 const MIN_FEASIBLE_NODES: usize = 100;
-/// The adaptive share of nodes to find never falls below this many percent.
+/// The minimum of the adaptive percentage of nodes to find.
 const MIN_PERCENTAGE: usize = 5;
-/// Shapes whose work is kept; the one not asked for the longest goes first.
+/// The number of shapes whose work is cached; the least recently used is dropped first.
 const KEPT_SHAPES: usize = 512;
 
-/// What a cycle came to.
+/// The outcome of a scheduling cycle.
 pub enum Outcome {
     /// The chosen node.
     Placed(NodeIdx),
@@ -30,35 +30,35 @@ pub enum Outcome {
 }
 
 struct Kept {
-    /// Held, so that the shape keeps its id while no pod of it waits.
+    /// Keeps the shape alive, so that it keeps its id while no pod with it waits.
     shape: Arc<Shape>,
     work: Work,
     used: u64,
-    /// Cycles in which its filters, and its scores, had a say; not yet told.
+    /// The number of cycles that used its filters, and its scores, and that are not in `evaluations` yet.
     filtered: u64,
     scored: u64,
-    /// The last diagnosis, and the log's position it holds for.
+    /// The last diagnosis, with the position of the log that it is valid for.
     diagnosis: Option<(u64, Diagnosis)>,
 }
 
-/// How often plugins had a say, by the profile's place, the extension point and the plugin.
+/// The number of evaluations, by the profile's index, the extension point and the plugin.
 pub type Evaluations = BTreeMap<(usize, &'static str, &'static str), u64>;
 
-/// What carries over from cycle to cycle.
+/// The state that is kept between cycles.
 pub struct Cycles {
-    /// Where the next search starts, so that all nodes get their turn.
+    /// Where the next search starts, so that nodes are searched round robin.
     start: NodeIdx,
     rng: Rng,
     turn: u64,
-    /// By profile and shape id.
+    /// The cached work, by profile index and shape id.
     kept: HashMap<(usize, u64), Kept>,
-    /// Of what is not kept any more; not yet told.
+    /// Evaluations of cached work that was dropped, not reported yet.
     evaluations: Evaluations,
     metrics: Option<Arc<Metrics>>,
 }
 
 impl Kept {
-    /// What a shape's plugins were prepared for counts as if they were asked in each cycle.
+    /// Moves the counts to `all`. The plugins of a shape's cached work count as evaluated in each cycle that used it.
     fn tell(&mut self, at: usize, all: &mut Evaluations) {
         let (filtered, scored) = (std::mem::take(&mut self.filtered), std::mem::take(&mut self.scored));
         let filters = self.work.filters.iter().map(|f| (["PreFilter", "Filter"], f.plugin, filtered));
@@ -69,7 +69,7 @@ impl Kept {
     }
 }
 
-/// How many feasible nodes are enough, as upstream's adaptive default has it.
+/// The number of feasible nodes after which the search stops. Source: upstream's adaptive `percentageOfNodesToScore`.
 pub fn feasible_nodes_to_find(nodes: usize, percentage: usize) -> usize {
     if nodes < MIN_FEASIBLE_NODES || percentage >= 100 {
         return nodes;
@@ -91,12 +91,12 @@ impl Cycles {
         }
     }
 
-    /// The same, with times recorded.
+    /// Like `new`, but records durations.
     pub fn measured(seed: u64, metrics: Arc<Metrics>) -> Self {
         Self { metrics: Some(metrics), ..Self::new(seed) }
     }
 
-    /// Finds a node for the pod. `at` is the profile's place among the profiles.
+    /// Finds a node for the pod. `at` is the index of its profile.
     pub fn schedule(&mut self, at: usize, profile: &Profile, cluster: &Snapshot, pod: &PodInfo) -> Outcome {
         match self.feasible(at, profile, cluster, pod) {
             Ok(feasible) => {
@@ -113,7 +113,7 @@ impl Cycles {
         }
     }
 
-    /// The nodes that the pod fits on, as many as are enough; why there is none, where that is so.
+    /// Returns nodes that the pod fits on, up to the number to find, or the outcome that says why there are none.
     pub fn feasible(
         &mut self,
         at: usize,
@@ -176,7 +176,7 @@ impl Cycles {
         }
     }
 
-    /// Which of these nodes the pod fits on at the moment.
+    /// Returns those of these nodes that the pod fits on at present.
     pub fn fitting(
         &mut self,
         at: usize,
@@ -201,7 +201,7 @@ impl Cycles {
         nodes.iter().copied().filter(|at| fits(at)).collect()
     }
 
-    /// One of the best of these nodes, with `more` added to what the plugins give them.
+    /// Returns one of the best of these nodes, where `more` is added to the plugins' scores.
     pub fn best(
         &mut self,
         at: usize,
@@ -220,7 +220,7 @@ impl Cycles {
         (!feasible.is_empty()).then(|| choose(feasible, &totals, &mut self.rng))
     }
 
-    /// Why the pod does not fit on the nodes that its plugins turn down.
+    /// Returns why the pod does not fit on the nodes that its plugins reject.
     pub fn diagnose(&self, at: usize, cluster: &Snapshot, pod: &PodInfo) -> Result<Diagnosis, String> {
         match self.work(at, pod.shape.id) {
             Some(work) => diagnose(work, cluster, pod),
@@ -228,7 +228,8 @@ impl Cycles {
         }
     }
 
-    /// Scores are prepared with a shape's filters; it has taken no time where they were kept.
+    /// Records the duration of PreScore. Scores are prepared together with a shape's filters; with cached work it is
+    /// zero.
     fn record_pre_score(&mut self, at: usize, profile: &Profile, pod: &PodInfo) {
         let Some(metrics) = &self.metrics else { return };
         let took =
@@ -245,20 +246,20 @@ impl Cycles {
         }
     }
 
-    /// How often plugins had a say since this was last asked.
+    /// Returns the evaluations since the last call.
     pub fn take_evaluations(&mut self) -> Evaluations {
         let mut all = std::mem::take(&mut self.evaluations);
         self.kept.iter_mut().for_each(|((at, _), kept)| kept.tell(*at, &mut all));
         all
     }
 
-    /// What is kept of a shape, if anything.
+    /// The cached work of a shape, if there is any.
     pub fn work(&self, at: usize, shape: u64) -> Option<&Work> {
         self.kept.get(&(at, shape)).map(|kept| &kept.work)
     }
 }
 
-/// Asks every plugin at work once more about one node, and records how long it takes.
+/// Runs every active plugin once more for one node, and records how long it takes.
 fn sample(metrics: &Metrics, work: &Work, cluster: &Snapshot, node: Option<NodeIdx>) {
     let Some(at) = node.or_else(|| cluster.live().iter().next()) else { return };
     let node = NodeView { cluster, at, row: cluster.row(at) };
@@ -278,7 +279,7 @@ fn sample(metrics: &Metrics, work: &Work, cluster: &Snapshot, node: Option<NodeI
     }
 }
 
-/// Feasible nodes, as many as are enough, from `start` on.
+/// Returns feasible nodes, up to the number to find, starting at `start`.
 fn find(
     work: &mut Work,
     profile: &Profile,
@@ -289,7 +290,7 @@ fn find(
     if work.rejected.is_some() {
         return Vec::new();
     }
-    // Rows are looked up only where they decide: thousands of them do not stay in the processor's cache.
+    // Rows are read only where they decide: thousands of them do not fit into the processor's cache.
     let (local_only, nobody) = (work.is_local(), cluster.nominated().is_empty());
     let fits = |work: &Work, at: NodeIdx| {
         if local_only && nobody {
@@ -335,13 +336,13 @@ fn find(
     feasible
 }
 
-/// Whether the node still fits with the pods counted in that are nominated to it and that this pod may not displace.
+/// Whether the node still fits when the nominated pods that this pod may not displace are counted on it.
 fn passes_with_nominated(work: &Work, node: &NodeView, pod: &PodInfo) -> bool {
     let nominated = nominated_before(node.cluster, node.row.name(), pod);
     nominated.is_empty() || Trial::new(node.cluster, work, node.at).check_with(&nominated).is_none()
 }
 
-/// The pods nominated to a node that are as important as this one, or more.
+/// The pods nominated to a node whose priority is at least that of this pod.
 pub fn nominated_before(cluster: &Snapshot, node: &str, pod: &PodInfo) -> Vec<Arc<PlacedPod>> {
     let all = cluster.nominated();
     if all.is_empty() {
@@ -351,13 +352,13 @@ pub fn nominated_before(cluster: &Snapshot, node: &str, pod: &PodInfo) -> Vec<Ar
     here.filter(|n| n.footprint.priority >= pod.priority() && *n.uid != *pod.uid).cloned().collect()
 }
 
-/// The first verdict against the node, if there is one.
+/// Returns the first verdict against the node, if there is one.
 pub fn check_node(work: &Work, node: &NodeView) -> Option<(&'static str, Status)> {
     let verdicts = work.filters.iter().map(|f| (f.plugin, f.filter.check(node)));
     { verdicts }.find(|(_, status)| !status.is_success())
 }
 
-/// Every node with the first verdict against it. An error when a plugin failed.
+/// Returns every node with the first verdict against it, or an error when a plugin failed.
 fn diagnose(work: &Work, cluster: &Snapshot, pod: &PodInfo) -> Result<Diagnosis, String> {
     let mut diagnosis = Diagnosis::new(cluster.len());
     if let Some((plugins, status)) = &work.rejected {
@@ -394,7 +395,7 @@ fn diagnose(work: &Work, cluster: &Snapshot, pod: &PodInfo) -> Result<Diagnosis,
     Ok(diagnosis)
 }
 
-/// One of the best, at random.
+/// Returns one of the nodes with the highest total, at random.
 fn choose(feasible: &[NodeIdx], totals: &[i64], rng: &mut Rng) -> NodeIdx {
     let (mut best, mut score, mut ties) = (feasible[0], i64::MIN, 0);
     for (at, total) in feasible.iter().zip(totals) {
@@ -491,7 +492,7 @@ mod tests {
         cluster.nominate(&waiting, Some("n"));
         assert_eq!(run(&cluster, pod("second").cpu("1"), 1), "0/1 nodes are available: 1 Insufficient cpu.");
         assert_eq!(run(&cluster, pod("urgent").cpu("1").priority(20), 1), "n");
-        assert_eq!(run(&cluster, pod("first").cpu("2").priority(10), 1), "n", "its own room is no obstacle");
+        assert_eq!(run(&cluster, pod("first").cpu("2").priority(10), 1), "n", "own nomination");
     }
 
     #[test]

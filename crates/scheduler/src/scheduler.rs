@@ -1,4 +1,4 @@
-//! The shell around the scheduling cycle: takes pods from the queue, decides, and hands them on to be bound.
+//! The scheduling loop: takes pods from the queue, decides, and hands them on to be bound.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -28,19 +28,19 @@ use crate::schedule_one::Cycles;
 use crate::snapshot::PlacedPod;
 use crate::waiting::WaitingPods;
 
-/// Bindings under way at once. With the conditions below no more than an API server's fair queuing takes of one client
-/// (6 queues of 50 requests, by upstream's defaults) before it refuses.
+/// The number of concurrent bindings. Together with the condition writes below it is not more than what an API server's
+/// fair queuing accepts from one client (6 queues of 50 requests, by upstream's defaults) before it refuses.
 const MAX_BINDINGS: usize = 224;
-/// Conditions of pods that were turned down being written at once.
+/// The number of concurrent condition writes for unschedulable pods.
 const MAX_CONDITIONS: usize = 32;
-/// Pods decided on before informers get their turn.
+/// The number of pods decided in one batch, after which informers get the lock.
 const BATCH: usize = 32;
 
-/// How a scheduler runs.
+/// Options of a scheduler.
 #[derive(Default)]
 pub struct Options {
     pub config: Configuration,
-    /// Seeds the choice among equals.
+    /// The seed for the random choice among equal nodes.
     pub seed: u64,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct State {
     pub cycles: Cycles,
 }
 
-/// Schedules the pods that name one of its profiles.
+/// Schedules the pods whose schedulerName is one of its profiles.
 pub struct Scheduler {
     pub(crate) profiles: Profiles,
     pub(crate) client: Client,
@@ -65,22 +65,22 @@ pub struct Scheduler {
     bindings: Arc<Semaphore>,
     pub(crate) conditions: Semaphore,
     pub(crate) extenders: Extenders,
-    /// Held by the pod that extenders are asked about: they hear of one after the other.
+    /// Held for the pod that extenders are called for: they get one pod at a time.
     pub(crate) extended: tokio::sync::Mutex<()>,
     pub(crate) background: Arc<Background>,
 }
 
-/// What to do for a pod after its cycle, outside of the lock.
+/// The next step for a pod after its cycle, carried out without the lock.
 pub(crate) enum Next {
     Nothing,
-    /// Extenders are to be asked first.
+    /// Extenders have to be called first.
     Extend(Arc<PodInfo>),
-    /// The same about a pod group.
+    /// Extenders have to be called for a pod group first.
     ExtendGroup(Box<PoppedGroup>),
     Bind(Box<Bound>),
-    /// Pods are to leave for a pod group.
+    /// Pods have to be evicted for a pod group.
     Evict(Preemptor, Vec<Arc<PlacedPod>>),
-    /// How a pod group's attempt ended, to be told in its status.
+    /// The result of a pod group's attempt, to be written into its status.
     Report(Box<Report>),
     TurnDown {
         pod: Arc<PodInfo>,
@@ -92,7 +92,7 @@ pub(crate) enum Next {
 }
 
 impl Next {
-    /// How the attempt ended, if it did, as metrics call it.
+    /// The result label of the metrics, if the attempt has ended.
     pub(crate) fn result(&self) -> Option<&'static str> {
         match self {
             Self::TurnDown { reason: "Unschedulable", .. } => Some("unschedulable"),
@@ -102,32 +102,32 @@ impl Next {
     }
 }
 
-/// What becomes of the node that a pod is nominated to.
+/// What to do with the pod's `status.nominatedNodeName`.
 pub(crate) enum Nomination {
     Keep,
     Withdraw,
-    /// Room is being made there for it and others of its group.
+    /// Set it to this node: room is made there for the pod and others of its group.
     Set(Box<str>),
     Make(Box<Eviction>),
 }
 
 impl Nomination {
-    /// The pod is to be nominated to no node.
+    /// Withdraws the pod's nomination, if it has one.
     pub(crate) fn none(pod: &PodInfo) -> Self {
         if pod.nominated_node.is_some() { Self::Withdraw } else { Self::Keep }
     }
 }
 
-/// Pods to remove from a node so that another one fits.
+/// The pods to evict from a node so that another pod fits.
 pub(crate) struct Eviction {
     pub node: String,
     pub victims: Vec<Arc<PlacedPod>>,
-    /// Less important pods that are not nominated to the node any more.
+    /// Pods with lower priority whose nomination to the node is withdrawn.
     pub freed: Vec<Arc<PlacedPod>>,
 }
 
 impl Scheduler {
-    /// Sets up the handlers on the component's informers.
+    /// Creates a scheduler, and adds its handlers to the component's informers.
     pub fn new(
         informers: &Arc<Informers>,
         recorder: EventRecorder,
@@ -183,9 +183,9 @@ impl Scheduler {
         Ok(scheduler)
     }
 
-    /// Schedules until `stop`, or until a cycle has panicked: then this scheduler is of no more use, and a new one has to
-    /// take its place. The informers must have synced. Returns when the cycles under way have ended and their events are
-    /// written, within bounds; what has not ended by then, or when this is dropped, is given up.
+    /// Schedules until `stop` is cancelled or a cycle has panicked; after a panic this scheduler must be replaced by a
+    /// new one. The informers must have synced. Returns when the running cycles have ended and their events are
+    /// written, within bounds. Cycles that have not ended by then, or when the future is dropped, are abandoned.
     pub fn run(self: Arc<Self>, stop: CancellationToken) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(self.work(stop))
     }
@@ -210,7 +210,7 @@ impl Scheduler {
         }
     }
 
-    /// Decides on the pods that are ready, up to a batch; waits while there is none.
+    /// Decides about the pods that are ready, up to a batch. Waits while there are none.
     async fn next_batch(&self) -> Vec<Next> {
         loop {
             let notified = self.wake.notified();
@@ -254,7 +254,7 @@ impl Scheduler {
         match next {
             Next::Nothing => {}
             Next::Extend(pod) => {
-                // Others need not wait for a slow extender.
+                // A slow extender must not delay other pods.
                 let cycle = Arc::clone(self).extended_cycle(pod);
                 self.background.run(cycle);
             }
@@ -262,7 +262,8 @@ impl Scheduler {
                 self.background.run(Arc::clone(self).extended_group_cycle(*popped));
             }
             Next::Bind(bound) => {
-                // A pod that waits for others, for its volumes or devices must not keep others from being bound.
+                // A pod that waits for Permit, for its volumes or for its devices must not keep others from being
+                // bound.
                 let devices = bound.pod.spec().is_some_and(|s| s.resource_claims.is_some())
                     || !bound.pod.footprint().requests.scalar.is_empty();
                 let waits = bound.permit.is_some() || !bound.pod.footprint().claims.is_empty() || devices;
@@ -275,7 +276,7 @@ impl Scheduler {
             }
             Next::Evict(preemptor, victims) => {
                 let scheduler = Arc::clone(self);
-                // A group's room is not on one node.
+                // The room of a group spans several nodes.
                 self.background.run(async move { scheduler.evict(&preemptor, &victims, "cluster").await });
             }
             Next::Report(report) => self.report(report),
@@ -285,17 +286,17 @@ impl Scheduler {
         }
     }
 
-    /// As `carry_out`, for who is called by it.
+    /// Like `carry_out`, boxed because `carry_out` itself leads to this call.
     pub(crate) fn carry_on(self: Arc<Self>, next: Next) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(async move { self.carry_out(next).await })
     }
 
-    /// What is thought of nodes and workloads, as the plugins see it.
+    /// The trust in nodes and workloads, as the plugins see it.
     pub fn health(&self) -> &Arc<Health> {
         &self.health
     }
 
-    /// What the scheduler has counted, in the text format of Prometheus.
+    /// The scheduler's metrics in the text format of Prometheus.
     pub fn metrics(&self) -> String {
         let mut state = self.lock();
         for ((queue, event), n) in state.queue.take_incoming() {

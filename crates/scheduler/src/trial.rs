@@ -1,4 +1,4 @@
-//! A node with pods added and taken off on trial: whether a pod would fit then.
+//! Checks whether a pod would fit on a node with some pods added or removed.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use crate::framework::{Code, NodeFilter, Scope, Status};
 use crate::metrics::Metrics;
 use crate::snapshot::{NodeIdx, NodeRow, PlacedPod, Snapshot};
 
-/// One node in a state that it is not in. Filters that count over the cluster are copied and told of the changes.
+/// One node in a hypothetical state. Filters with cluster scope are copied, and the copies see the changes.
 pub struct Trial<'a> {
     cluster: &'a Snapshot,
     at: NodeIdx,
     row: NodeRow,
-    /// All filters in order; those of the cluster's scope as copies.
+    /// All filters in order; those with cluster scope as copies.
     filters: Vec<(&'static str, Judge<'a>)>,
-    /// Where it is recorded how long they take to be told.
+    /// Records how long the copied filters take to process a change.
     measured: Option<&'a Metrics>,
 }
 
@@ -52,12 +52,12 @@ impl<'a> Trial<'a> {
         self.tell(self.at, pod, -1);
     }
 
-    /// As `add`, of a pod on any node: others than this one are known by what is counted over the cluster.
+    /// Like `add`, for a pod on any node. Changes on other nodes reach only the filters with cluster scope.
     pub fn add_on(&mut self, at: NodeIdx, pod: &Arc<PlacedPod>) {
         if at == self.at { self.add(pod) } else { self.tell(at, pod, 1) }
     }
 
-    /// As `remove`, of a pod on any node.
+    /// Like `remove`, for a pod on any node.
     pub fn remove_on(&mut self, at: NodeIdx, pod: &PlacedPod) {
         if at == self.at { self.remove(pod) } else { self.tell(at, pod, -1) }
     }
@@ -74,7 +74,7 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// The first verdict against the node as it would be.
+    /// Returns the first verdict against the node in its hypothetical state.
     pub fn check(&self) -> Option<(&'static str, Status)> {
         let node = NodeView { cluster: self.cluster, at: self.at, row: &self.row };
         let verdicts = self.filters.iter().map(|(plugin, judge)| {
@@ -87,7 +87,7 @@ impl<'a> Trial<'a> {
         { verdicts }.find(|(_, status)| !status.is_success())
     }
 
-    /// As `check`, and also with these pods counted in: both have to pass.
+    /// Like `check`, but the node must pass both with and without these pods added.
     pub fn check_with(&mut self, nominated: &[Arc<PlacedPod>]) -> Option<(&'static str, Status)> {
         if nominated.is_empty() {
             return self.check();

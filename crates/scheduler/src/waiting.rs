@@ -1,4 +1,4 @@
-//! Pods that a Permit plugin keeps waiting between their reservation and their binding.
+//! Pods that Permit plugins make wait between reservation and binding.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,12 +13,13 @@ struct Waiting {
     done: oneshot::Sender<(&'static str, Status)>,
 }
 
-/// By uid.
+/// Waiting pods by uid.
 #[derive(Default)]
 pub struct WaitingPods(Mutex<HashMap<Box<str>, Waiting>>);
 
 impl WaitingPods {
-    /// Makes the pod wait for these plugins. The receiver gets `Success`, or who rejected it and how.
+    /// Makes the pod wait for these plugins. The receiver gets `Success`, or the plugin that rejected the pod with its
+    /// status.
     pub fn wait(
         &self,
         uid: &str,
@@ -29,7 +30,7 @@ impl WaitingPods {
         result
     }
 
-    /// The plugin allows the pod; it goes on when all have.
+    /// Records that the plugin allows the pod. The pod continues when all plugins have allowed it.
     pub fn allow(&self, uid: &str, plugin: &'static str) {
         let mut waiting = self.lock();
         let Some(pod) = waiting.get_mut(uid) else { return };
@@ -37,19 +38,20 @@ impl WaitingPods {
         if pod.plugins.is_empty()
             && let Some(pod) = waiting.remove(uid)
         {
-            // A receiver that is gone waits no more.
+            // The receiver may have been dropped: then the pod waits no more.
             let _ = pod.done.send((plugin, Status::SUCCESS));
         }
     }
 
-    /// The plugin rejects the pod: its reservation is taken back. False when it does not wait.
+    /// Rejects the pod on behalf of the plugin: its reservation is taken back. Returns false when the pod does not
+    /// wait.
     pub fn reject(&self, uid: &str, plugin: &'static str, status: Status) -> bool {
         let Some(pod) = self.lock().remove(uid) else { return false };
         let _ = pod.done.send((plugin, status));
         true
     }
 
-    /// The uids of the pods that wait.
+    /// The uids of the waiting pods.
     pub fn uids(&self) -> Vec<Box<str>> {
         let mut uids: Vec<_> = self.lock().keys().cloned().collect();
         uids.sort();

@@ -1,5 +1,5 @@
-//! A scheduler against an API in memory: pods go where extenders say, one that fails holds up nobody else, and nodes on
-//! which nothing starts are told of.
+//! Runs a scheduler against an API in memory: pods are placed where extenders want them, a failing extender blocks no
+//! other pods, and nodes on which no pods start are reported.
 
 mod world;
 
@@ -67,7 +67,7 @@ async fn until<T>(what: impl Fn() -> Option<T>) -> T {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("it did not come to that");
+    panic!("the expected state was not reached");
 }
 
 #[tokio::test]
@@ -260,7 +260,7 @@ async fn extended_resources_may_be_devices() {
     assert_eq!(status.reserved_for.unwrap()[0].name, "p");
     assert_eq!(status.allocation.unwrap().devices.unwrap().results.unwrap()[0].device, "x");
     assert_eq!(claim.metadata.owner_references.unwrap()[0].name, "p");
-    // The device is taken.
+    // The device is allocated.
     lab.api.add(&pod("q", json!({"deviceclass.resource.kubernetes.io/card": "1"})));
     let said = || {
         let pod = lab.api.get::<Pod>("default", "q")?;
@@ -270,7 +270,7 @@ async fn extended_resources_may_be_devices() {
         .await;
 }
 
-/// A scheduler that knows pod groups.
+/// Returns a scheduler with gang scheduling.
 async fn gang_lab() -> Lab {
     lab_of(Configuration { generic_workload: true, ..Configuration::default() }).await
 }
@@ -284,18 +284,18 @@ fn member(name: &str, group: &str, cpu: &str) -> Pod {
     let mut pod = pod(name, json!({"cpu": cpu}));
     pod.spec.as_mut().unwrap().scheduling_group =
         serde_json::from_value(json!({"podGroupName": group})).unwrap();
-    // Nobody is there to end it.
+    // No kubelet runs that would terminate the pod.
     pod.spec.as_mut().unwrap().termination_grace_period_seconds = Some(0);
     pod
 }
 
-/// The message of the pod's PodScheduled condition, where that is False.
+/// The message of the pod's PodScheduled condition, if the status is False.
 fn refusal(lab: &Lab, name: &str) -> Option<String> {
     let conditions = lab.api.get::<Pod>("default", name)?.status?.conditions?;
     conditions.into_iter().find(|c| c.type_ == "PodScheduled" && c.status == "False")?.message
 }
 
-/// Status, reason and message of the group's condition.
+/// The status, reason and message of the group's condition.
 fn told(lab: &Lab, group: &str) -> Option<(String, String, String)> {
     let conditions = lab.api.get::<PodGroup>("default", group)?.status?.conditions?;
     let condition = conditions.into_iter().find(|c| c.type_ == "PodGroupInitiallyScheduled")?;
@@ -396,7 +396,7 @@ async fn an_important_gang_makes_room_and_a_whole_group_leaves() {
     }
     until(|| (nodes_of(&lab, &["l1", "l2"]) == 2).then_some(())).await;
     lab.api.add(&group("high", 100, "single"));
-    // One of them would fit beside the others, two only when both of these leave.
+    // One of them would fit without preemption, both only when both of these are evicted.
     for name in ["h1", "h2"] {
         lab.api.add(&member(name, "high", "3", 100));
     }
@@ -451,7 +451,7 @@ async fn a_refusal_names_the_generation_that_it_is_about() {
     assert_eq!((condition.status.as_str(), condition.observed_generation), ("False", Some(4)));
 }
 
-/// A scheduler that knows pod groups, and asks an extender about pods with a card.
+/// Returns a scheduler with gang scheduling that calls an extender for pods with a card.
 async fn extended_gang_lab(hook: &HookServer) -> Lab {
     let extender = json!({"urlPrefix": hook.url(""), "enableHTTPS": true, "nodeCacheCapable": true,
         "filterVerb": "filter", "prioritizeVerb": "prioritize", "weight": 100,
@@ -492,7 +492,7 @@ async fn extenders_are_asked_about_each_pod_of_a_gang() {
     until(|| (nodes_of(&lab, &["g0", "g1", "plain"]) == 3).then_some(())).await;
     for name in ["g0", "g1"] {
         let node = lab.api.get::<Pod>("default", name).unwrap().spec.unwrap().node_name;
-        assert_eq!(node.as_deref(), Some("b"), "where the extender would have it");
+        assert_eq!(node.as_deref(), Some("b"), "the extender's choice");
     }
 
     lab.api.add(&gang("bad", 2));
@@ -513,7 +513,7 @@ async fn extenders_are_asked_about_each_pod_of_a_gang() {
     assert_eq!((group.0.as_str(), group.1.as_str()), ("False", "SchedulerError"));
     assert!(group.2.contains("failed filter with extender at URL https://"), "{}", group.2);
 
-    // The queue goes on.
+    // The queue continues.
     lab.api.add(&pod("lone", json!({"cpu": "100m"})));
     until(|| (nodes_of(&lab, &["lone"]) == 1).then_some(())).await;
 }

@@ -1,4 +1,4 @@
-//! What becomes of binding cycles when the scheduler is to end: writes under way are waited for, and nothing else is.
+//! Tests what happens to binding cycles when the scheduler ends: it waits for writes in progress, and for nothing else.
 
 mod world;
 
@@ -45,7 +45,7 @@ async fn lab() -> Lab {
     let client = Client::new(slow, Arc::clone(&clock), "kube-scheduler");
     let stop = CancellationToken::new();
     let informers = Arc::new(Informers::new(client.clone(), stop.clone()));
-    // What is bound after the stop has its events, too.
+    // Pods that are bound after the stop still get their events.
     let recorder = EventRecorder::new(client, "default-scheduler", "", CancellationToken::new());
     let options = Options { config: Configuration::default(), seed: 1 };
     let scheduler = Scheduler::new(&informers, recorder, options).unwrap();
@@ -61,7 +61,7 @@ async fn until(what: impl Fn() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    panic!("it did not come to that");
+    panic!("the expected state was not reached");
 }
 
 #[tokio::test(start_paused = true)]
@@ -110,7 +110,7 @@ async fn nobody_waits_for_a_volume_until_the_end() {
     assert_eq!(api.writes().len(), writes, "the pod was not turned down: {:?}", api.writes().last());
 }
 
-/// Answers of the server take so long that bindings are under way when the lease is lost.
+/// Responses take so long that bindings are in progress when the lease is lost.
 #[tokio::test(start_paused = true)]
 async fn a_scheduler_that_lost_its_lease_sends_nothing_more() {
     const SLOW: Duration = Duration::from_secs(2);
@@ -181,7 +181,7 @@ async fn a_scheduler_that_lost_its_lease_sends_nothing_more() {
     let failed = metrics
         .lines()
         .find(|l| l.starts_with("scheduler_schedule_attempts_total") && l.contains("result=\"error\""));
-    assert_eq!(failed, None, "nobody refused a pod");
+    assert_eq!(failed, None, "no pod was rejected");
     stop.cancel();
     tokio::time::timeout(Duration::from_secs(60), running).await.unwrap().unwrap();
 }

@@ -1,5 +1,5 @@
-//! Upstream's answers about random clusters (`upstream/facts.jsonl`, made by `upstream/facts.go`) against ours: which
-//! nodes fit, who turned the others down and in which words, and every plugin's score.
+//! Compares upstream's results for random clusters (`upstream/facts.jsonl`, made by `upstream/facts.go`) with ours:
+//! which nodes fit, which plugin rejected the others with which message, and every plugin's score.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ struct Fact {
     #[serde(default)]
     rejected: Vec<String>,
     unfit: BTreeMap<String, Verdict>,
-    /// Weighted, by plugin and node.
+    /// Weighted scores, by plugin and node.
     scores: BTreeMap<String, BTreeMap<String, i64>>,
     totals: BTreeMap<String, i64>,
 }
@@ -49,7 +49,7 @@ fn code(code: Code) -> &'static str {
     }
 }
 
-/// Ours about the same cluster, with the nodes by name.
+/// Our result for the same cluster, with the nodes by name.
 fn ours(fact: &Fact) -> (Explained, Vec<String>) {
     let catalog = Arc::new(Catalog::default());
     macro_rules! put {
@@ -85,7 +85,7 @@ fn compare(number: usize, fact: &Fact) -> Vec<String> {
         let reasons = status.reasons.iter().map(|r| r.to_string()).collect();
         (name(*at), Verdict { plugin: (*plugin).to_owned(), code: code(status.code).to_owned(), reasons })
     });
-    // Nodes that no filter was asked about are not among upstream's.
+    // Upstream lists no nodes that no filter was run for.
     let unfit: BTreeMap<_, _> = unfit.filter(|(n, _)| fact.unfit.contains_key(n)).collect();
     check("unfit", format!("{:?}", fact.unfit), format!("{unfit:?}"));
     let totals: BTreeMap<_, _> = ours.feasible.iter().map(|at| name(*at)).zip(ours.totals.clone()).collect();
@@ -98,7 +98,7 @@ fn compare(number: usize, fact: &Fact) -> Vec<String> {
             ours.feasible.iter().map(|at| name(*at)).zip(weighted).collect(),
         );
     }
-    // A plugin that has nothing to say gives no scores, or only zeros.
+    // A plugin without a preference returns no scores, or only zeros.
     let telling = |all: &BTreeMap<String, BTreeMap<String, i64>>| {
         let mut all = all.clone();
         all.retain(|_, nodes| nodes.values().any(|score| *score != 0));
@@ -112,7 +112,7 @@ fn compare(number: usize, fact: &Fact) -> Vec<String> {
 fn plugins_answer_as_upstreams_do() {
     let facts = include_str!("upstream/facts.jsonl");
     let facts: Vec<Fact> = facts.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(facts.len() > 200, "the facts are there");
+    assert!(facts.len() > 200, "the facts were read");
     let wrong: Vec<String> = facts.iter().enumerate().flat_map(|(n, fact)| compare(n, fact)).collect();
     assert!(wrong.is_empty(), "{} differences\n{}", wrong.len(), wrong[..wrong.len().min(12)].join("\n"));
 }

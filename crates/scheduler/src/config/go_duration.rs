@@ -1,11 +1,11 @@
-//! A duration of the file, written as Go writes them: `1m30s`.
+//! Durations in the configuration file, in Go's notation: `1m30s`.
 
 use std::time::Duration;
 
 use knarr_apimachinery::duration;
 use serde::{Deserialize, Deserializer};
 
-/// In nanoseconds.
+/// A duration in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GoDuration(pub i64);
 
@@ -14,12 +14,12 @@ impl GoDuration {
         Self(seconds * 1_000_000_000)
     }
 
-    /// None of a negative one.
+    /// The duration; zero if it is negative.
     pub fn get(self) -> Duration {
         Duration::from_nanos(u64::try_from(self.0).unwrap_or(0))
     }
 
-    /// What is not given, or zero, is this.
+    /// Returns `default` if this duration is missing or zero.
     pub fn or(self, default: Self) -> Self {
         if self.0 == 0 { default } else { self }
     }

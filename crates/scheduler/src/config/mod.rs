@@ -1,5 +1,5 @@
-//! The configuration file: `KubeSchedulerConfiguration` of `kubescheduler.config.k8s.io/v1`, read as strictly as upstream
-//! reads it.
+//! The configuration file: `KubeSchedulerConfiguration` of `kubescheduler.config.k8s.io/v1`, validated as strictly as
+//! by upstream.
 
 pub mod go_duration;
 pub mod process;
@@ -23,7 +23,7 @@ const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
 const KIND: &str = "KubeSchedulerConfiguration";
 const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
-/// What is wrong with a configuration, with the path to it.
+/// An invalid configuration: the problem, with the path to the field.
 #[derive(Debug, Error, PartialEq)]
 pub enum ConfigError {
     #[error("strict decoding error: {0}")]
@@ -40,7 +40,7 @@ pub enum ConfigError {
     Profile { scheduler: String, why: String },
 }
 
-/// The whole file. What is of no use here (parallelism, profiling) is read, checked and left alone.
+/// The content of the file. Fields without effect in Knarr (parallelism, profiling) are read and validated only.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Configuration {
@@ -57,9 +57,9 @@ pub struct Configuration {
     pub pod_max_backoff_seconds: i64,
     pub profiles: Vec<ProfileConfig>,
     pub extenders: Vec<ExtenderConfig>,
-    /// Not upstream's.
+    /// Knarr's own field.
     pub node_failure_awareness: Awareness,
-    /// The feature gate GenericWorkload, which is no part of the file: pod groups are scheduled as such.
+    /// The feature gate GenericWorkload, which is not part of the file: pod groups are scheduled as a whole.
     #[serde(skip)]
     pub generic_workload: bool,
 }
@@ -138,13 +138,13 @@ pub struct Enabled {
 }
 
 impl Configuration {
-    /// From the file's text, YAML or JSON.
+    /// Reads the text of a file, YAML or JSON.
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
         let content = serde_saphyr::from_str(text).map_err(|error| ConfigError::Strict(error.to_string()))?;
         Self::parse(content)
     }
 
-    /// From the file's content.
+    /// Reads the decoded content of a file.
     pub fn parse(mut content: Value) -> Result<Self, ConfigError> {
         strict::drop_nulls(&mut content);
         let text = |name: &str| content.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! What the file says of the process that schedules: its access to the API server, and the lease that it holds.
+//! The parts of the file about the process: the connection to the API server, and leader election.
 //!
 //! Source: the types and rules of `k8s.io/component-base/config`.
 
@@ -11,11 +11,11 @@ use super::go_duration::GoDuration;
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientConnection {
-    /// Used where no flag names one.
+    /// The path that is used when no flag names one.
     pub kubeconfig: String,
     pub accept_content_types: String,
     pub content_type: String,
-    /// Read and checked; our client waits when the server asks it to, not before.
+    /// Read and validated only: the client waits when the server asks it to, and has no rate limit of its own.
     pub qps: f64,
     pub burst: i32,
 }
@@ -30,7 +30,7 @@ impl ClientConnection {
     }
 }
 
-/// `leaderElection`; what is not given is upstream's default.
+/// `leaderElection`; missing fields have upstream's defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LeaderElection {

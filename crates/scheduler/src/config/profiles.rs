@@ -1,4 +1,4 @@
-//! The profiles that a configuration makes: which plugins serve each point, in which order, with which weight.
+//! Builds the profiles of a configuration: the plugins of each extension point, with their order and weights.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,11 +19,11 @@ impl PluginSet {
     }
 }
 
-/// A point with upstream's name of its plugins, and whether a plugin takes part in it.
+/// An extension point of a profile, upstream's name for its plugins, and whether a plugin implements it.
 type Point<'a> = (&'a PluginSet, &'static str, fn(&Parts) -> bool);
 
 impl Plugins {
-    /// In upstream's order.
+    /// The extension points in upstream's order.
     fn by_point(&self) -> [Point<'_>; 14] {
         [
             (&self.pre_filter, "PreFilterPlugin", |p| p.filter.is_some()),
@@ -43,7 +43,7 @@ impl Plugins {
         ]
     }
 
-    /// The points by their names in the file, without multiPoint.
+    /// The extension points by their names in the file, without multiPoint.
     pub(super) fn by_name(&self) -> [(&'static str, &PluginSet); 13] {
         [
             ("preEnqueue", &self.pre_enqueue),
@@ -62,7 +62,7 @@ impl Plugins {
         ]
     }
 
-    /// Every plugin that is named exists.
+    /// Checks that every plugin in the profile exists.
     fn exist(&self) -> Result<(), String> {
         for (set, kind, _) in self.by_point() {
             let missing = set.enabled.iter().find(|e| known().all(|d| d.name != e.name));
@@ -73,7 +73,7 @@ impl Plugins {
         Ok(())
     }
 
-    /// Every plugin takes part in the points that it is named for, once.
+    /// Checks that every plugin implements the extension points it is listed for, and is listed once in each.
     fn extend(&self, made: &BTreeMap<&str, Parts>) -> Result<(), String> {
         for (set, kind, takes_part) in self.by_point() {
             let mut seen = BTreeSet::new();
@@ -91,7 +91,7 @@ impl Plugins {
 }
 
 impl Configuration {
-    /// The profiles; the default one where the file has none.
+    /// Builds the profiles; the default profile if the file has none.
     pub fn profiles(&self, catalog: &Arc<Catalog>) -> Result<Profiles, ConfigError> {
         let default = [ProfileConfig::default()];
         let given = if self.profiles.is_empty() { &default } else { self.profiles.as_slice() };
@@ -119,7 +119,7 @@ impl Configuration {
 }
 
 impl ProfileConfig {
-    /// The plugin's arguments; the resources that extenders look after are none of NodeResourcesFit's business.
+    /// Returns the plugin's arguments. For NodeResourcesFit they also ignore the resources that extenders manage.
     fn args(&self, plugin: &str, left_out: &[String]) -> Value {
         let given = self.plugin_config.iter().find(|c| c.name == plugin);
         let mut args = given.map_or(Value::Null, |c| c.args.clone());
@@ -136,7 +136,7 @@ impl ProfileConfig {
         args
     }
 
-    /// The default plugins with this profile's changes, point by point.
+    /// Applies this profile's changes to the default plugins, extension point by extension point.
     fn points(
         &self,
         catalog: &Arc<Catalog>,
@@ -203,7 +203,7 @@ impl ProfileConfig {
             .collect();
         let plugins = scores.iter().filter_map(|e| of(&e.name)?.score.clone());
         points.score = plugins.zip(weights(&scores)?).collect();
-        // In the order of the first mention, each once.
+        // Each plugin once, in the order of its first mention.
         let mut seen = BTreeSet::new();
         let mentioned = multi_point.iter().chain(each.into_iter().flat_map(|set| &set.enabled));
         points.all = mentioned
@@ -214,7 +214,7 @@ impl ProfileConfig {
     }
 }
 
-/// Every plugin there is.
+/// All plugins that exist.
 pub(super) fn known() -> impl Iterator<Item = &'static Descriptor> {
     plugins::ALL.iter().chain(plugins::OF_GENERIC_WORKLOAD)
 }
@@ -225,7 +225,7 @@ fn defaults(generic_workload: bool) -> Vec<&'static Descriptor> {
     plugins::ALL.iter().chain(more).collect()
 }
 
-/// The weights of the score plugins in their order; a plugin that the file names without a weight counts once.
+/// Returns the weights of the score plugins in their order; a plugin without a weight in the file has weight 1.
 fn weights(plugins: &[Enabled]) -> Result<Vec<i64>, String> {
     let mut total = 0i64;
     let weights = plugins.iter().map(|plugin| {
@@ -237,7 +237,7 @@ fn weights(plugins: &[Enabled]) -> Result<Vec<i64>, String> {
     weights.collect()
 }
 
-/// The default plugins with those of the file: a plugin named again keeps its place, others follow.
+/// Merges the file's plugins into the defaults: a default plugin named again keeps its place, others follow.
 fn merge(defaults: &[&Descriptor], custom: &PluginSet) -> Vec<Enabled> {
     let mut merged: Vec<Enabled> = Vec::new();
     for descriptor in defaults.iter().filter(|d| !custom.disables(d.name)) {
@@ -254,7 +254,8 @@ fn merge(defaults: &[&Descriptor], custom: &PluginSet) -> Vec<Enabled> {
     merged
 }
 
-/// The plugins of one point: first those that the point names again, then the others of multiPoint, then the point's own.
+/// Returns the plugins of one extension point: first those of multiPoint that the point lists as well, then the rest of
+/// multiPoint, then the others of the point.
 fn expand(point: &PluginSet, multi_point: &[Enabled]) -> Vec<Enabled> {
     let everywhere = |name: &str| multi_point.iter().any(|m| m.name == name);
     let again = point.enabled.iter().filter(|e| everywhere(&e.name));

@@ -1,10 +1,10 @@
-//! Reading a part of the file strictly: what nobody knows is named, and a value of the wrong type has its path told.
+//! Strict decoding: unknown fields are reported, and type errors contain the path to the value.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The content, with the fields that mean nothing: `unknown field "profiles[0].plugin"`. The error is a type's, after
-/// its path.
+/// Decodes the content. Returns it with the unknown fields, for example `unknown field "profiles[0].plugin"`. The error
+/// is a type error with its path.
 pub fn read<T: DeserializeOwned>(content: &Value) -> Result<(T, Vec<String>), String> {
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();
@@ -34,7 +34,7 @@ fn name(path: &serde_ignored::Path) -> String {
     }
 }
 
-/// A field that is null is one that is not there.
+/// Removes fields with the value null, which count as missing.
 pub fn drop_nulls(content: &mut Value) {
     match content {
         Value::Object(fields) => {

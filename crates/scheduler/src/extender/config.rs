@@ -1,4 +1,4 @@
-//! `extenders` of the configuration file: what each is asked, where, and in which form.
+//! `extenders` of the configuration file: the URL, the verbs and the options of each extender.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -26,11 +26,11 @@ pub struct ExtenderConfig {
     pub enable_https: bool,
     pub tls_config: Option<TlsConfig>,
     pub http_timeout: GoDuration,
-    /// It knows the nodes: their names are enough.
+    /// The extender caches nodes, so it only needs their names.
     pub node_cache_capable: bool,
-    /// Without any it is asked about every pod.
+    /// If empty, the extender is called for every pod.
     pub managed_resources: Vec<ManagedResource>,
-    /// Pods are scheduled without it when it fails.
+    /// When the extender fails, pods are scheduled without it.
     pub ignorable: bool,
 }
 
@@ -42,7 +42,7 @@ pub struct TlsConfig {
     pub cert_file: String,
     pub key_file: String,
     pub ca_file: String,
-    /// These three are base64 of PEM.
+    /// These three fields are PEM, encoded as base64.
     pub cert_data: String,
     pub key_data: String,
     pub ca_data: String,
@@ -61,13 +61,13 @@ impl ExtenderConfig {
     }
 }
 
-/// The resources of the extenders that the scheduler leaves to them.
+/// The resources managed by extenders that the scheduler ignores.
 pub fn ignored(extenders: &[ExtenderConfig]) -> Vec<String> {
     let all = extenders.iter().flat_map(|e| &e.managed_resources);
     all.filter(|r| r.ignored_by_scheduler).map(|r| r.name.clone()).collect()
 }
 
-/// Upstream's rules.
+/// Validates the extenders by upstream's rules.
 pub fn validate(extenders: &[ExtenderConfig]) -> ErrorList {
     let (mut errors, mut seen) = (ErrorList::new(), BTreeSet::new());
     let path = Path::new("extenders");

@@ -1,4 +1,4 @@
-//! Posting JSON to an extender: one connection a call, with a limit on time and size.
+//! Posts JSON to an extender: one connection per call, with limits on time and size.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +21,12 @@ use tokio_rustls::TlsConnector;
 
 use super::config::{ExtenderConfig, TlsConfig};
 
-/// The largest answer that is read.
+/// The size limit of a response, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why an extender gave no answer.
+/// Why a call to an extender failed.
 #[derive(Debug, Error)]
 pub enum CallError {
     #[error("no valid URL")]
@@ -41,14 +41,14 @@ pub enum CallError {
     Answer { url: String, why: String },
 }
 
-/// Where an extender listens.
+/// The address of an extender.
 pub struct Endpoint {
     prefix: String,
     tls: Option<(TlsConnector, Option<String>)>,
     timeout: Duration,
 }
 
-/// An error with its causes.
+/// Formats an error with its causes.
 fn words(error: impl Into<Source>) -> String {
     let error: Source = error.into();
     let mut text = error.to_string();
@@ -60,7 +60,7 @@ fn words(error: impl Into<Source>) -> String {
     text
 }
 
-/// Why no answer came, if it is not that it took too long.
+/// Why there is no response, timeouts excluded.
 enum Failed {
     Url,
     Connection(String),
@@ -73,7 +73,7 @@ fn connection(error: impl Into<Source>) -> Failed {
 }
 
 impl Endpoint {
-    /// Reads certificates and keys; the error is for whoever wrote the configuration.
+    /// Reads the certificates and keys. The error message is meant for the author of the configuration.
     pub fn new(config: &ExtenderConfig) -> Result<Self, String> {
         let prefix = config.url_prefix.trim_end_matches('/').to_owned();
         let secure = prefix.starts_with("https://");
@@ -90,7 +90,7 @@ impl Endpoint {
         &self.prefix
     }
 
-    /// Posts a question and reads the answer.
+    /// Posts a request and reads the response.
     pub async fn post(&self, clock: &dyn Clock, verb: &str, question: &Value) -> Result<Value, CallError> {
         let body = serde_json::to_vec(question).unwrap_or_default();
         let url = format!("{}/{verb}", self.prefix);
@@ -144,7 +144,7 @@ async fn send(
     let mut exchange = std::pin::pin!(exchange);
     tokio::select! {
         answer = &mut exchange => answer,
-        // The connection may end first, with the answer already there.
+        // The connection task may end first, when the response has already been received.
         _ = driver => exchange.await,
     }
 }
@@ -163,7 +163,7 @@ fn connector(given: &TlsConfig, enable_https: bool) -> Result<TlsConnector, Stri
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// From the configuration itself, or from a file.
+/// Returns PEM data from the configuration itself, or from a file.
 fn material(data: &str, file: &str) -> Result<Option<Vec<u8>>, String> {
     if !data.is_empty() {
         return BASE64_STANDARD.decode(data).map(Some).map_err(|e| e.to_string());

@@ -1,6 +1,7 @@
-//! HTTP extenders: programs outside that filter and rank nodes, choose victims and bind pods, asked after the plugins.
+//! HTTP extenders: external programs that filter and score nodes, choose victims and bind pods. They run after the
+//! plugins.
 //!
-//! Source: `k8s.io/kube-scheduler/extender/v1`. The questions have Go's field names; answers are read whatever their case.
+//! Source: `k8s.io/kube-scheduler/extender/v1`. Requests have Go's field names; responses are read in any case.
 
 pub mod config;
 mod http;
@@ -26,19 +27,19 @@ use crate::framework::{MAX_NODE_SCORE, PodInfo};
 
 const MAX_PRIORITY: i64 = 10;
 
-/// An extender that failed, or said what cannot be.
+/// A failed extender, or an invalid response of one.
 #[derive(Debug, Error)]
 pub enum ExtenderError {
     #[error(transparent)]
     Call(#[from] CallError),
-    /// Its own words.
+    /// The extender's own message.
     #[error("{0}")]
     Refused(String),
     #[error("extender {extender:?} {why}")]
     Said { extender: String, why: String },
 }
 
-/// An error with its causes, for events and conditions.
+/// Formats an error with its causes, for events and conditions.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -49,7 +50,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// All extenders, in their order.
+/// All extenders in their order.
 #[derive(Default)]
 pub struct Extenders(Vec<Extender>);
 
@@ -58,17 +59,17 @@ struct Extender {
     endpoint: Endpoint,
 }
 
-/// What the extenders left of the nodes, and what they said against the others.
+/// The nodes that the extenders accepted, and their reasons for rejecting the others.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Filtered {
     pub nodes: Vec<String>,
     pub failed: BTreeMap<String, String>,
-    /// Those that no preemption would help.
+    /// Rejected nodes where preemption would not help.
     pub unresolvable: BTreeMap<String, String>,
 }
 
 impl Extenders {
-    /// The error is for whoever wrote the configuration.
+    /// Builds the extenders. The error message is meant for the author of the configuration.
     pub fn new(configs: &[ExtenderConfig]) -> Result<Self, ConfigError> {
         let made = configs.iter().enumerate().map(|(at, config)| {
             let endpoint = Endpoint::new(config).map_err(|why| {
@@ -81,7 +82,7 @@ impl Extenders {
         made.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether any extender has a word in where the pod goes.
+    /// Whether any extender takes part in scheduling the pod.
     pub fn decide_on(&self, pod: &PodInfo) -> bool {
         let asked = |e: &&Extender| {
             let c = &e.config;
@@ -94,7 +95,7 @@ impl Extenders {
         self.0.iter().filter(|e| e.is_interested(pod))
     }
 
-    /// Lets one extender after the other take nodes away.
+    /// Calls one extender after the other; each may reject nodes.
     pub async fn filter(
         &self,
         clock: &dyn Clock,
@@ -119,7 +120,7 @@ impl Extenders {
         Ok(all)
     }
 
-    /// The extenders' weighted scores by node. One that fails gives none.
+    /// Returns the extenders' weighted scores by node. An extender that fails adds none.
     pub async fn prioritize(
         &self,
         clock: &dyn Clock,
@@ -136,13 +137,13 @@ impl Extenders {
                         *sum = sum.saturating_add(score);
                     }
                 }
-                Err(error) => tracing::debug!(%error, "an extender gives no scores"),
+                Err(error) => tracing::debug!(%error, "extender returned no scores"),
             }
         }
         sums
     }
 
-    /// Lets one extender after the other take candidates for preemption away, or change their victims.
+    /// Calls one extender after the other; each may reject preemption candidates or change their victims.
     pub async fn preempt(
         &self,
         clock: &dyn Clock,
@@ -161,7 +162,7 @@ impl Extenders {
         Ok(candidates)
     }
 
-    /// Binds the pod, where one of the extenders does so; `None` where none does.
+    /// Binds the pod if one of the extenders does so; `None` otherwise.
     pub async fn bind(
         &self,
         clock: &dyn Clock,
@@ -206,7 +207,7 @@ impl Extender {
         if !self.config.ignorable {
             return Err(error);
         }
-        tracing::info!(%error, "going on without an extender");
+        tracing::info!(%error, "ignoring a failed extender");
         Ok(())
     }
 
@@ -221,7 +222,7 @@ impl Extender {
         }
     }
 
-    /// The pod with the nodes of these names, in the form the extender wants.
+    /// Encodes the pod with the nodes of these names in the form that the extender expects.
     fn question(&self, pod: &Pod, nodes: &[Arc<Node>], names: &[String]) -> Value {
         if self.config.node_cache_capable {
             return json!({"Pod": wire::pod(pod), "Nodes": null, "NodeNames": names});

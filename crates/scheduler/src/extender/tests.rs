@@ -1,4 +1,4 @@
-//! Extenders that do their work, lie, hang or are not there.
+//! Extenders that work, give wrong answers, hang or are unreachable.
 
 use crate::config::go_duration::GoDuration;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ async fn nodes_are_filtered_by_object_and_by_name() {
     .await;
     let by_name = start(|asked| {
         assert_eq!(asked.body["NodeNames"], json!(["b", "c"]));
-        // Go reads field names in any case, and so do we.
+        // Field names are matched in any case, as Go does.
         Reply::Json(json!({"nodenames": ["c"], "failedAndUnresolvableNodes": {"b": "never"},
             "failedNodes": {"b": "not now"}}))
     })

@@ -1,4 +1,5 @@
-//! Questions and answers of extenders as JSON: Go's names, read whatever their case, as Go reads them.
+//! Encodes requests to extenders and decodes their responses: JSON with Go's field names, matched in any case as Go
+//! does.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 const NULL: &Value = &Value::Null;
 
-/// A node's victims with all pods of the node, so that others may be chosen instead.
+/// A node's victims, with all pods of the node, so that an extender can choose others.
 #[derive(Debug, Clone)]
 pub struct Candidate {
     pub victims: Vec<Arc<Pod>>,
@@ -17,13 +18,13 @@ pub struct Candidate {
     pub violations: usize,
 }
 
-/// Victims as an extender names them.
+/// Victims in an extender's response.
 pub struct Victims {
     pub uids: Vec<String>,
     pub violations: usize,
 }
 
-/// A field by its name in any case.
+/// Returns the field with this name, in any case.
 pub fn field<'a>(object: &'a Value, name: &str) -> &'a Value {
     let Some(map) = object.as_object() else { return NULL };
     map.get(name)
@@ -35,7 +36,7 @@ pub fn pod(pod: &Pod) -> Value {
     serde_json::from_slice(&pod.encode()).unwrap_or_default()
 }
 
-/// The names of the nodes that are left; none where the answer has neither names nor nodes.
+/// Returns the names of the accepted nodes; none if the response has neither names nor nodes.
 pub fn names_of(answer: &Value, by_name: bool) -> Result<Vec<String>, &'static str> {
     let text = |v: &Value| v.as_str().map(str::to_owned);
     let names = field(answer, "NodeNames");
@@ -53,7 +54,7 @@ pub fn names_of(answer: &Value, by_name: bool) -> Result<Vec<String>, &'static s
     list.iter().map(|n| text(&n["metadata"]["name"]).ok_or("Nodes has one without a name")).collect()
 }
 
-/// A map from node to message.
+/// Decodes a map from node name to message.
 pub fn reasons(map: &Value) -> Result<BTreeMap<String, String>, &'static str> {
     match map {
         Value::Null => Ok(BTreeMap::new()),
@@ -68,7 +69,7 @@ pub fn reasons(map: &Value) -> Result<BTreeMap<String, String>, &'static str> {
     }
 }
 
-/// The victims by node.
+/// Decodes the victims by node name.
 pub fn victims_of(answer: &Value) -> Result<BTreeMap<String, Victims>, &'static str> {
     let map = match field(answer, "NodeNameToMetaVictims") {
         Value::Null => return Ok(BTreeMap::new()),
@@ -100,7 +101,7 @@ impl Candidate {
         json!({"Pods": pods, "NumPDBViolations": self.violations})
     }
 
-    /// The candidate with other victims; the uid of one that is not on the node.
+    /// Returns the candidate with other victims. The error is the uid of a victim that is not on the node.
     pub fn with<'a>(&self, named: &'a Victims) -> Result<Self, &'a str> {
         let find = |uid: &'a String| self.there.iter().find(|p| p.uid() == uid).cloned().ok_or(uid.as_str());
         let victims = named.uids.iter().map(find).collect::<Result<_, _>>()?;

@@ -1,4 +1,4 @@
-//! The objects of the cluster that plugins look up besides nodes and pods: claims, volumes, classes, services, budgets.
+//! The objects besides nodes and pods that plugins read: claims, volumes, classes, services, budgets.
 
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, HashMap};
@@ -11,11 +11,11 @@ use tokio::sync::watch;
 
 type Held = BTreeMap<ObjectKey, Arc<dyn Any + Send + Sync>>;
 
-/// Typed reads, from informers or from what was put in.
+/// Typed reads of objects, from informers or from objects added with [`Catalog::put`].
 #[derive(Default)]
 pub struct Catalog {
     informers: Option<Arc<Informers>>,
-    /// By type, so that a read is a read of the store and nothing else.
+    /// Listers by type, so that a read costs no more than reading the store.
     listers: RwLock<HashMap<TypeId, Box<dyn Any + Send + Sync>>>,
     held: Mutex<HashMap<TypeId, Held>>,
     versions: Mutex<HashMap<TypeId, Arc<AtomicU64>>>,
@@ -24,12 +24,13 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Reads what the informers show; each kind is watched from the first [`Catalog::watch`] on.
+    /// Returns a catalog that reads from informers. Each kind is watched from its first [`Catalog::watch`] on.
     pub fn of_informers(informers: Arc<Informers>) -> Self {
         Self { informers: Some(informers), ..Self::default() }
     }
 
-    /// Starts watching a kind. To be called when a plugin is made, so that the first list is there before any pod.
+    /// Starts watching a kind. Plugins call it when they are built, so that the first list is complete before any pod
+    /// is scheduled.
     pub fn watch<K: Kind>(&self) {
         let Some(informers) = &self.informers else { return };
         let version = {
@@ -46,40 +47,40 @@ impl Catalog {
         });
     }
 
-    /// For what plugins write besides preparing a binding; `None` where nothing is to be written.
+    /// The client for plugin writes other than PreBind and Bind; `None` where nothing may be written.
     pub fn client(&self) -> Option<&Client> {
         self.informers.as_ref().map(|informers| informers.client())
     }
 
-    /// What plugins and the scheduler share besides objects: one of each type.
+    /// Returns the state of type `T` that plugins and the scheduler share, one value for each type.
     pub fn shared<T: Any + Send + Sync + Default>(&self) -> Arc<T> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let one = shared.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
         Arc::clone(one).downcast().unwrap_or_default()
     }
 
-    /// Has plugins share this one. To be called before they are made.
+    /// Sets the shared value of this type. Must be called before the plugins are built.
     pub fn share<T: Any + Send + Sync>(&self, one: Arc<T>) {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner).insert(TypeId::of::<T>(), one);
     }
 
-    /// Marks every change of an object of a watched kind, for whoever waits for one.
+    /// Returns a receiver that is notified of every change of an object of a watched kind.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
 
-    /// Wakes those who wait for a change: something else they look at is different.
+    /// Notifies the receivers of [`Catalog::changes`] of a change outside of the watched kinds.
     pub fn announce(&self) {
         self.changes.send_replace(());
     }
 
-    /// A number that goes up whenever an object of the kind changes.
+    /// A number that increases whenever an object of the kind changes.
     pub fn version<K: Kind>(&self) -> u64 {
         let versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
         versions.get(&TypeId::of::<K>()).map_or(0, |v| v.load(Ordering::Relaxed))
     }
 
-    /// `None` where there are no informers.
+    /// Returns the kind's lister; `None` where there are no informers.
     fn lister<K: Kind>(&self) -> Option<Lister<K>> {
         let informers = self.informers.as_ref()?;
         let known = self.listers.read().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +94,7 @@ impl Catalog {
         Some(lister)
     }
 
-    /// `namespace` is empty for cluster-scoped kinds.
+    /// Returns an object; `namespace` is empty for cluster-scoped kinds.
     pub fn get<K: Kind>(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         if let Some(lister) = self.lister::<K>() {
             return lister.get(namespace, name);
@@ -102,7 +103,7 @@ impl Catalog {
         held.get(&TypeId::of::<K>())?.get(&ObjectKey::new(namespace, name)).cloned()?.downcast().ok()
     }
 
-    /// All objects of the kind, in key order; of one namespace where one is given.
+    /// Returns all objects of the kind in key order, limited to `namespace` if it is given.
     pub fn list<K: Kind>(&self, namespace: Option<&str>) -> Vec<Arc<K>> {
         if let Some(lister) = self.lister::<K>() {
             return namespace.map_or_else(|| lister.list(), |ns| lister.list_namespace(ns));
@@ -113,7 +114,7 @@ impl Catalog {
         typed.filter(|o| namespace.is_none_or(|ns| o.namespace() == ns)).collect()
     }
 
-    /// Puts an object in; only where there are no informers.
+    /// Adds an object. Has an effect only where there are no informers.
     pub fn put<K: Kind>(&self, object: K) {
         let key = ObjectKey::new(object.namespace(), object.name());
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,12 +1,12 @@
-//! What a plugin notes when it reserves something for a pod and reads at its later extension points.
+//! State that a plugin writes in one extension point and reads in later ones of the same cycle.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 
-/// One cycle's notes, by type.
+/// The state of one cycle, by type.
 #[derive(Default)]
 pub struct CycleState {
-    /// The times of plugins are recorded in this cycle.
+    /// Whether the durations of plugins are recorded in this cycle.
     pub sampled: bool,
     notes: HashMap<TypeId, Box<dyn Any + Send + Sync>>,
 }
@@ -16,7 +16,7 @@ impl CycleState {
         Self { sampled, ..Self::default() }
     }
 
-    /// Keeps a plugin's own type; a second note of the type replaces the first.
+    /// Stores a value of a plugin's own type. A second value of the type replaces the first.
     pub fn write<T: Any + Send + Sync>(&mut self, note: T) {
         self.notes.insert(TypeId::of::<T>(), Box::new(note));
     }

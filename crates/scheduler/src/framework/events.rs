@@ -1,11 +1,11 @@
-//! Changes in the cluster that may let a turned-down pod fit, and who wants to hear of which.
+//! Cluster events: changes that may make an unschedulable pod schedulable, and the interest of plugins in them.
 
 use std::any::Any;
 use std::borrow::Cow;
 use std::ops::BitOr;
 use std::sync::Arc;
 
-/// What kind of object changed. Pods come in three: on a node, waiting, and the very pod that was turned down.
+/// The kind of object that changed. There are three for pods: assigned, waiting, and the unschedulable pod itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Resource {
     AssignedPod,
@@ -23,11 +23,11 @@ pub enum Resource {
     ResourceSlice,
     DeviceClass,
     PodGroup,
-    /// Whatever happened: retries by time and on request.
+    /// Any resource: retries by time and on request.
     Any,
 }
 
-/// Kinds of change, as a set.
+/// A set of kinds of change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Action(u32);
 
@@ -36,7 +36,7 @@ impl Action {
     pub const DELETE: Self = Self(1 << 1);
     pub const NODE_ALLOCATABLE: Self = Self(1 << 2);
     pub const NODE_LABEL: Self = Self(1 << 3);
-    /// Taints, or spec.unschedulable taken back.
+    /// Taints changed, or spec.unschedulable became false.
     pub const NODE_TAINT: Self = Self(1 << 4);
     pub const NODE_CONDITION: Self = Self(1 << 5);
     pub const NODE_ANNOTATION: Self = Self(1 << 6);
@@ -47,11 +47,11 @@ impl Action {
     pub const POD_TOLERATION: Self = Self(1 << 11);
     pub const POD_GATES_ELIMINATED: Self = Self(1 << 12);
     pub const POD_GENERATED_CLAIM: Self = Self(1 << 13);
-    /// Every update, of whatever it is.
+    /// Every kind of update, of any resource.
     pub const UPDATE: Self = Self((1 << 14) - 4);
     pub const ALL: Self = Self((1 << 14) - 1);
 
-    /// Both sets, where operators are not allowed.
+    /// The union of both sets, for use in constants.
     pub const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -91,7 +91,7 @@ impl BitOr for Action {
     }
 }
 
-/// What happened, or what a plugin wants to hear of.
+/// A change, or the changes that a plugin is interested in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClusterEvent {
     pub resource: Resource,
@@ -122,13 +122,13 @@ impl ClusterEvent {
         format!("{resource}{}", self.actions.label()).into()
     }
 
-    /// Whether an interest in this covers what happened.
+    /// Whether this interest includes the event `happened`.
     pub fn covers(self, happened: Self) -> bool {
         self.resource == happened.resource && self.actions.intersects(happened.actions)
     }
 }
 
-/// The object before and after; nothing before what is new, nothing after what is gone.
+/// An object before and after a change. A new object has no state before, a deleted one none after.
 #[derive(Clone, Default)]
 pub struct Changed {
     old: Option<Arc<dyn Any + Send + Sync>>,
@@ -140,13 +140,13 @@ impl Changed {
         Self { old: old.map(|o| o as _), new: new.map(|n| n as _) }
     }
 
-    /// The state before, if it is a `K`.
+    /// The state before the change, if it is a `K`.
     pub fn old<K: Any>(&self) -> Option<&K> {
         self.old.as_deref().and_then(|o| (o as &dyn Any).downcast_ref())
     }
 
-    /// The state after, if it is a `K`.
-    #[expect(clippy::new_ret_no_self, reason = "the new state, as against the old one")]
+    /// The state after the change, if it is a `K`.
+    #[expect(clippy::new_ret_no_self, reason = "returns the new state, counterpart of `old`")]
     pub fn new<K: Any>(&self) -> Option<&K> {
         self.new.as_deref().and_then(|n| (n as &dyn Any).downcast_ref())
     }

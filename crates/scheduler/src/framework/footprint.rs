@@ -1,4 +1,4 @@
-//! What a pod on a node counts as. Pods that count alike share one footprint, however many there are.
+//! What a placed pod counts as for its node and for other pods. Pods that count alike share one footprint.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,46 +10,47 @@ use super::shape;
 use super::terms::Terms;
 use crate::intern::Pool;
 
-/// A port on the host that a pod wants.
+/// A host port of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostPort {
-    /// `0.0.0.0` when the pod names none.
+    /// `0.0.0.0` if the pod names no address.
     pub ip: Box<str>,
     pub protocol: Box<str>,
     pub port: i32,
 }
 
-/// What other pods and the node see of a pod. Equal footprints are the same `Arc`, as long as one is alive.
+/// The properties of a pod that other pods and its node depend on. Equal footprints share one `Arc` while it is alive.
 #[derive(Debug, Clone, Default)]
 pub struct Footprint {
-    /// Never used twice.
+    /// Unique in the process, never reused.
     pub id: u64,
     pub namespace: Arc<str>,
     pub labels: BTreeMap<String, String>,
-    /// It is being deleted: spreading does not count it any more.
+    /// The pod is being deleted: topology spread ignores it.
     pub terminating: bool,
     pub priority: i32,
     pub requests: Resources,
-    /// Requests with assumed minimums, for scoring.
+    /// Requests with the assumed minimums, for scoring.
     pub non_zero: Resources,
     pub host_ports: Vec<HostPort>,
-    /// Inter-pod (anti-)affinity.
+    /// Inter-pod affinity and anti-affinity.
     pub terms: Terms,
-    /// Claims in the pod's namespace.
+    /// Names of the PersistentVolumeClaims, in the pod's namespace.
     pub claims: Vec<Box<str>>,
-    /// Volumes of the kinds that allow only some sharing within a node.
+    /// Volumes of the types whose sharing within a node is restricted.
     pub disks: Vec<Volume>,
 }
 
 static POOL: Pool<Vec<u8>, Footprint> = Pool::new();
 
 impl Footprint {
-    /// What the pod will count as once it is placed: from its spec alone.
+    /// The footprint of a pod that is not placed yet, from its spec alone.
     pub fn of(pod: &Pod) -> Arc<Self> {
         Self::interned(pod, false)
     }
 
-    /// What a pod on a node counts as: while it is resized, the larger of what it has and what it asks for.
+    /// The footprint of a placed pod. During a resize it counts the larger of the allocated and the requested
+    /// resources.
     pub fn of_placed(pod: &Pod) -> Arc<Self> {
         Self::interned(pod, true)
     }

@@ -1,4 +1,4 @@
-//! The scheduling framework: extension points, what passes between them, and the profile that holds the plugins.
+//! The scheduling framework: extension points, the types they exchange, and the profile that holds the plugins.
 //!
 //! Source: `k8s.io/kubernetes/pkg/scheduler/framework`, KEP-624.
 

@@ -1,6 +1,6 @@
 //! Node selectors compiled against the snapshot's label columns: a requirement becomes one bit per label value.
 //!
-//! What is compiled holds until nodes come, go or change their labels.
+//! A compiled selector is valid until nodes are added, removed or relabeled.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +14,19 @@ use crate::snapshot::{ABSENT, ColumnIdx, Snapshot};
 #[derive(Debug, Clone)]
 struct OnLabel {
     column: ColumnIdx,
-    /// By domain of the label's column.
+    /// Whether the label value matches, by the domain of the label's column.
     allowed: Vec<bool>,
     absent: bool,
 }
 
-/// Requirements that have to hold together. Without any it matches nothing.
+/// Requirements that all have to match. A term without requirements matches nothing.
 #[derive(Debug, Clone)]
 pub struct Term {
     labels: Vec<OnLabel>,
     fields: Vec<NodeSelectorRequirement>,
 }
 
-/// A nodeSelector and alternatives of terms, both of which have to match.
+/// A nodeSelector and a list of alternative terms. A node must match the selector and one of the terms.
 #[derive(Debug, Clone, Default)]
 pub struct NodeMatcher {
     selector: Option<Term>,
@@ -77,7 +77,7 @@ impl Term {
 }
 
 impl NodeMatcher {
-    /// The pod's nodeSelector and its required node affinity.
+    /// Compiles the pod's nodeSelector and its required node affinity.
     pub fn required(cluster: &Snapshot, spec: Option<&PodSpec>) -> Self {
         let selector = spec.and_then(|s| s.node_selector.as_ref()).filter(|s| !s.is_empty());
         let affinity = spec.and_then(|s| s.affinity.as_ref()).and_then(|a| a.node_affinity.as_ref());
@@ -88,12 +88,12 @@ impl NodeMatcher {
         }
     }
 
-    /// The alternatives of one node selector.
+    /// Compiles the terms of a node selector; one of them has to match.
     pub fn any_of(cluster: &Snapshot, selector: &NodeSelector) -> Self {
         Self { selector: None, terms: Some(compile_terms(cluster, selector)) }
     }
 
-    /// It matches every node.
+    /// Whether every node matches.
     pub fn is_everything(&self) -> bool {
         self.selector.is_none() && self.terms.is_none()
     }
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn operators_compare_labels() {
-        // operator, values, whether a node with cpus=8 and one without the label match
+        // operator, values, whether it matches a node with cpus=8, whether it matches a node without the label
         let table: [(&str, &[&str], bool, bool); 9] = [
             ("In", &["4", "8"], true, false),
             ("In", &["4"], false, false),

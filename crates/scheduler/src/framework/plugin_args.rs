@@ -1,4 +1,4 @@
-//! Arguments of plugins: a type for each plugin that takes some, and upstream's rules for them.
+//! Arguments of plugins: one type for each plugin that takes some, with upstream's validation.
 
 use knarr_apimachinery::field::{ErrorList, Path};
 use serde::de::DeserializeOwned;
@@ -6,29 +6,30 @@ use serde_json::Value;
 
 use crate::config::strict;
 
-/// The arguments of one plugin; the default is what holds without any.
+/// The arguments of one plugin. The default applies where the file has none.
 pub trait PluginArgs: DeserializeOwned + Default {
-    /// Whether they are judged when the plugin is made, as upstream judges NodeResourcesFit's, not when the file is read.
+    /// Whether they are validated when the plugin is built and not when the file is read. Upstream does so for
+    /// NodeResourcesFit.
     const JUDGED_WHEN_MADE: bool = false;
 
     fn validate(&self, path: &Path) -> ErrorList;
 }
 
-/// What there is to say about arguments as they are written.
+/// The result of validating arguments.
 #[derive(Debug, Default)]
 pub struct Judged {
-    /// `unknown field "x"`.
+    /// Unknown fields, for example `unknown field "x"`.
     pub unknown: Vec<String>,
     pub errors: ErrorList,
 }
 
-/// [`judge`] for a plugin's type. The error tells where a type is wrong.
+/// [`judge`] for a plugin's type. The error contains the path of a value with the wrong type.
 pub type Judge = fn(&Value, &Path) -> Result<Judged, String>;
 
-/// Reads arguments that stand at `path`.
+/// Decodes and validates the arguments at `path`.
 pub fn judge<T: PluginArgs>(args: &Value, path: &Path) -> Result<Judged, String> {
     if args.is_array() {
-        // Serde would take a list for the fields in their order.
+        // Serde would accept a list as the fields in their order.
         return Err("invalid type: sequence, expected a map".to_owned());
     }
     let (args, unknown): (T, _) = strict::read(&plain(args))?;
@@ -36,14 +37,14 @@ pub fn judge<T: PluginArgs>(args: &Value, path: &Path) -> Result<Judged, String>
     Ok(Judged { unknown, errors })
 }
 
-/// The arguments that a plugin is made with.
+/// Decodes the arguments that a plugin is built with.
 pub fn read<T: PluginArgs>(args: &Value) -> Result<T, String> {
     let (args, _): (T, _) = strict::read(&plain(args))?;
     let errors = args.validate(&Path::default());
     if errors.is_empty() { Ok(args) } else { Err(errors.to_string()) }
 }
 
-/// Without what names their type.
+/// Returns the arguments without apiVersion and kind.
 fn plain(args: &Value) -> Value {
     let mut args = args.clone();
     if args.is_null() {

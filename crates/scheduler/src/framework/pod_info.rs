@@ -1,4 +1,4 @@
-//! A waiting pod: who it is, and its shape. It costs little, so that very many may wait.
+//! A waiting pod: its identity and its shape. It takes little memory, so that very many pods can wait.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ pub struct PodInfo {
     pub resource_version: Box<str>,
     pub generation: Option<i64>,
     pub shape: Arc<Shape>,
-    /// The node that a preemption made room on for it.
+    /// The node where preemption makes room for the pod.
     pub nominated_node: Option<Box<str>>,
-    /// It is being deleted.
+    /// The pod is being deleted.
     pub leaving: bool,
-    /// Reason and message of its PodScheduled condition, where that is False.
+    /// The reason and message of its PodScheduled condition, if the status is False.
     pub said: Option<Box<(String, String)>>,
 }
 
@@ -54,7 +54,7 @@ impl PodInfo {
         self.shape.namespace()
     }
 
-    /// The pod with what scheduling looks at, and nothing else.
+    /// The pod, reduced to the fields that scheduling reads.
     pub fn pod(&self) -> &Pod {
         &self.shape.pod
     }
@@ -75,7 +75,7 @@ impl PodInfo {
         self.spec().and_then(|s| s.scheduler_name.as_deref()).unwrap_or("default-scheduler")
     }
 
-    /// The pod group that it names.
+    /// The pod group that the pod names.
     pub fn group(&self) -> Option<ObjectKey> {
         let group = self.spec()?.scheduling_group.as_ref()?;
         Some(ObjectKey::new(self.namespace(), group.pod_group_name.as_deref()?))
@@ -93,7 +93,7 @@ impl PodInfo {
         }
     }
 
-    /// For events about the pod.
+    /// The reference to the pod for events.
     pub fn reference(&self) -> ObjectReference {
         ObjectReference {
             api_version: Some("v1".to_owned()),
@@ -108,7 +108,7 @@ impl PodInfo {
 }
 
 impl PlacedPod {
-    /// A pod that the API shows on a node.
+    /// Returns the placed pod of a pod that is bound to a node.
     pub fn of(pod: &Pod) -> Self {
         let started = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
         let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();

@@ -1,9 +1,9 @@
-//! The extension points, each a trait; a plugin implements those it takes part in.
+//! The extension points, each a trait. A plugin implements the ones it takes part in.
 //!
-//! Filters and scores work in two steps. The plugin looks at a pod's shape once and answers with a [`NodeFilter`] or
-//! [`NodeScore`] for it; that one judges nodes. The scheduler keeps it for further pods of the shape, together with its
-//! verdicts, and tells it of pods that come and go. What has to be judged anew after which change, the plugin's
-//! [`Scope`] says.
+//! Filters and scores work in two steps. The plugin reads a pod's shape once and returns a [`NodeFilter`] or
+//! [`NodeScore`] for it, which then evaluates nodes. The scheduler keeps that object for further pods of the shape,
+//! together with its results, and calls it when pods are placed or removed. The plugin's [`Scope`] defines which
+//! changes make results stale.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,33 +23,33 @@ use super::work::Work;
 use crate::diagnosis::Diagnosis;
 use crate::snapshot::{NodeIdx, NodeRow, PlacedPod, Snapshot};
 
-/// The highest score a plugin gives a node, before weights.
+/// The maximum score of a plugin for a node, before weights.
 pub const MAX_NODE_SCORE: i64 = 100;
 
 pub trait Plugin: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
-    /// The events after which a pod that this plugin turned down may be worth another try.
+    /// The events after which a pod that this plugin rejected is worth another attempt.
     fn interests(&self) -> &'static [ClusterEvent] {
         &[]
     }
 
-    /// Whether this very change can let the pod fit, as far as the plugin can tell. Cheap, and rather yes than no.
+    /// Whether this change may make the pod fit, as far as the plugin can see. Must be cheap; true in case of doubt.
     fn hint(&self, _pod: &PodInfo, _happened: ClusterEvent, _change: &Changed) -> bool {
         true
     }
 }
 
-/// What a verdict on a node depends on, apart from the pod's shape.
+/// What the result for a node depends on, apart from the pod's shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
-    /// The node and the pods on it. Judged anew when these change.
+    /// The node and the pods on it. Evaluated again when these change.
     Row,
-    /// Other nodes and pods as well. Judged in every cycle; keep counts through `pod_changed`.
+    /// Other nodes and pods as well. Evaluated in every cycle; the plugin keeps counts through `pod_changed`.
     Cluster,
 }
 
-/// A node as filters and scores see it. The row may have pods taken off or added on trial.
+/// A node as filters and scores see it. The row may have pods added or removed on trial.
 #[derive(Clone, Copy)]
 pub struct NodeView<'a> {
     pub cluster: &'a Snapshot,
@@ -57,18 +57,18 @@ pub struct NodeView<'a> {
     pub row: &'a NodeRow,
 }
 
-/// Keeps a pod out of the queue while it is not ready to be scheduled at all.
+/// Keeps a pod out of the active queue while it must not be scheduled.
 pub trait PreEnqueue: Plugin {
     fn pre_enqueue(&self, pod: &PodInfo) -> Status;
 }
 
-/// What a filter plugin makes of a shape.
+/// The result of a filter plugin for a shape.
 pub enum PreFilter {
-    /// Nothing to check: every node will do.
+    /// Nothing to check: every node passes.
     Skip,
-    /// Check nodes with this; with names, only these nodes come into question.
+    /// Nodes are checked with this filter. If names are given, all other nodes are excluded.
     Check { filter: Box<dyn NodeFilter>, only: Option<Vec<String>> },
-    /// No node will do.
+    /// No node passes.
     Reject(Status),
 }
 
@@ -86,14 +86,14 @@ impl PreFilter {
     }
 }
 
-/// Decides which nodes can take a pod: upstream's PreFilter and Filter.
+/// Decides which nodes can run a pod. Source: upstream's PreFilter and Filter.
 pub trait Filter: Plugin {
     fn scope(&self) -> Scope;
 
     fn pre_filter(&self, cluster: &Snapshot, shape: &Shape) -> PreFilter;
 
-    /// A number that changes with whatever else the plugin reads for this shape (claims, volumes), so that nothing
-    /// stale is kept.
+    /// A number that changes with everything else that the plugin reads for this shape (claims, volumes). Cached work
+    /// of another version is dropped.
     fn version(&self, _cluster: &Snapshot, _shape: &Shape) -> u64 {
         0
     }
@@ -103,20 +103,21 @@ pub trait Filter: Plugin {
 pub trait NodeFilter: Send + Sync {
     fn check(&self, node: &NodeView) -> Status;
 
-    /// As `check`, without the reason.
+    /// Like `check`, without the reason.
     fn passes(&self, node: &NodeView) -> bool {
         self.check(node).is_success()
     }
 
-    /// `delta` pods (1 or -1) with this footprint came onto the node. Upstream's AddPod and RemovePod.
+    /// Called when `delta` (1 or -1) pods with this footprint were added to the node. Source: upstream's AddPod and
+    /// RemovePod.
     fn pod_changed(&mut self, _cluster: &Snapshot, _node: NodeIdx, _footprint: &Footprint, _delta: i32) {}
 
-    /// What would let a node pass that does not, for whoever asks; nothing where the reason says it all.
+    /// Returns changes that would make the node pass, for the what-if report; empty where the reason is enough.
     fn remedies(&self, _pod: &PodInfo, _node: &NodeView) -> Vec<Remedy> {
         Vec::new()
     }
 
-    /// A copy to try changes on.
+    /// Returns a copy, on which changes can be tried.
     fn boxed(&self) -> Box<dyn NodeFilter>;
 }
 
@@ -124,8 +125,7 @@ pub trait NodeFilter: Send + Sync {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remedy {
     pub text: String,
-    /// How much is missing, in thousandths of what is asked for, where it is an amount: among nodes that lack the same,
-    /// the nearest lacks least.
+    /// For amounts: how much is missing, in thousandths of the request. Used to rank nodes that miss the same thing.
     pub missing: u64,
 }
 
@@ -135,18 +135,18 @@ impl From<String> for Remedy {
     }
 }
 
-/// A node, and the pods that have to leave it so that the pod fits.
+/// A node, with the pods that must be evicted from it to make the pod fit.
 #[derive(Clone)]
 pub struct Room {
     pub node: NodeIdx,
-    /// The most important first.
+    /// The victims, the most important first.
     pub victims: Vec<Arc<PlacedPod>>,
-    /// How many of them a disruption budget would keep.
+    /// The number of victims whose eviction violates a disruption budget.
     pub violations: usize,
 }
 
 impl Room {
-    /// For people.
+    /// The message for events and conditions.
     pub fn words(&self, cluster: &Snapshot) -> String {
         let (node, victims) = (cluster.row(self.node).name(), self.victims.len());
         format!(
@@ -155,22 +155,22 @@ impl Room {
     }
 }
 
-/// Looks for room when no node passed the filters. The scheduler takes the first, removes the victims and nominates the
-/// node.
+/// Makes room for a pod when no node passed the filters, usually by preemption. The scheduler takes the first room,
+/// evicts the victims and nominates the pod to the node.
 pub trait PostFilter: Plugin {
-    /// The best first; never empty.
+    /// Returns rooms, the best first; never an empty list.
     fn post_filter(&self, attempt: &Attempt) -> Result<Vec<Room>, NoRoom>;
 
-    /// Orders rooms that somebody changed, the best first.
+    /// Sorts rooms that extenders have changed, the best first.
     fn rank(&self, _rooms: &mut [Room]) {}
 }
 
-/// No room was found.
+/// The result when no room was found.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NoRoom {
-    /// For people.
+    /// The message for events and conditions.
     pub words: String,
-    /// An earlier nomination of the pod is of no use any more.
+    /// Whether an earlier nomination of the pod has to be withdrawn.
     pub withdraw: bool,
 }
 
@@ -184,23 +184,23 @@ impl NoRoom {
     }
 }
 
-/// A cycle that found no node.
+/// A scheduling cycle that found no node.
 pub struct Attempt<'a> {
     pub cluster: &'a Snapshot,
     pub pod: &'a PodInfo,
-    /// The filters as they stand for the pod's shape; see `Trial`.
+    /// The filters in their present state for the pod's shape; see `Trial`.
     pub work: &'a Work,
     pub diagnosis: &'a Diagnosis,
 }
 
-/// Ranks the nodes that passed: upstream's PreScore, Score and NormalizeScore.
+/// Ranks the nodes that passed the filters. Source: upstream's PreScore, Score and NormalizeScore.
 pub trait Score: Plugin {
     fn scope(&self) -> Scope;
 
-    /// `None` when the plugin has no preference for this shape.
+    /// Returns `None` when the plugin has no preference for this shape.
     fn pre_score(&self, cluster: &Snapshot, shape: &Shape) -> Option<Box<dyn NodeScore>>;
 
-    /// As [`Filter::version`].
+    /// Like [`Filter::version`].
     fn version(&self, _cluster: &Snapshot, _shape: &Shape) -> u64 {
         0
     }
@@ -208,20 +208,20 @@ pub trait Score: Plugin {
 
 /// A score for pods of one shape.
 pub trait NodeScore: Send + Sync {
-    /// Told which nodes are about to be scored.
+    /// Called with the nodes that will be scored next.
     fn begin(&mut self, _cluster: &Snapshot, _feasible: &[NodeIdx]) {}
 
-    /// Any number; [`NodeScore::normalize`] brings it into 0 to [`MAX_NODE_SCORE`].
+    /// Returns any number; [`NodeScore::normalize`] maps it to 0..=[`MAX_NODE_SCORE`].
     fn score(&self, node: &NodeView) -> i64;
 
-    /// `scores` belong to `nodes`, one each.
+    /// Normalizes `scores`, which has one entry for each of `nodes`.
     fn normalize(&self, _cluster: &Snapshot, _nodes: &[NodeIdx], _scores: &mut [i64]) {}
 
-    /// As [`NodeFilter::pod_changed`].
+    /// Like [`NodeFilter::pod_changed`].
     fn pod_changed(&mut self, _cluster: &Snapshot, _node: NodeIdx, _footprint: &Footprint, _delta: i32) {}
 }
 
-/// Holds and gives back what a pod will use, around assume and bind.
+/// Reserves what a pod will use before it is bound, and releases it when the binding fails.
 pub trait Reserve: Plugin {
     fn reserve(&self, state: &mut CycleState, cluster: &Snapshot, pod: &PodInfo, node: &str) -> Status;
     fn unreserve(&self, state: &mut CycleState, pod: &PodInfo, node: &str);
@@ -229,33 +229,33 @@ pub trait Reserve: Plugin {
 
 /// Approves, rejects or delays a pod before it is bound.
 pub trait Permit: Plugin {
-    /// With a `Wait` status, how long to wait at most.
+    /// Returns the status; with a `Wait` status also the maximum time to wait.
     fn permit(&self, state: &CycleState, pod: &PodInfo, node: &str) -> (Status, Duration);
 }
 
-/// How far a cycle is with a pod group.
+/// The progress of a pod group's cycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Pods with a node, those of this cycle included.
+    /// The number of pods with a node, those of this cycle included.
     pub scheduled: usize,
-    /// Pods not tried yet.
+    /// The number of pods that have not been tried yet.
     pub remaining: usize,
 }
 
-/// Says of a pod group in its cycle whether enough of its pods have found a node: `Wait` while that may still come,
-/// `Unschedulable` when it cannot.
+/// Decides in a pod group's cycle whether enough of its pods have a node. Returns `Wait` while that is still possible,
+/// and `Unschedulable` when it is not.
 pub trait PlacementFeasible: Plugin {
     fn placement_feasible(&self, group: &PodGroup, progress: Progress) -> Status;
 }
 
-/// A pod group's cycle that found no nodes for enough of its pods.
+/// A pod group's cycle that found nodes for too few of its pods.
 pub struct GroupAttempt<'a> {
     pub group: &'a PodGroup,
-    /// Its waiting pods.
+    /// The waiting pods of the group.
     pub pods: &'a [Arc<PodInfo>],
 }
 
-/// A copy of the cluster to try things on for a pod group.
+/// A copy of the cluster on which placements of a pod group are tried.
 pub trait GroupTrial {
     fn cluster(&self) -> &Snapshot;
 
@@ -263,29 +263,31 @@ pub trait GroupTrial {
 
     fn add(&mut self, node: NodeIdx, pod: &Arc<PlacedPod>);
 
-    /// Places the whole group, which stays there; the nodes by uid. To be called once.
+    /// Places the whole group on the copy, where it stays. Returns the nodes by the pods' uids. Must be called only
+    /// once.
     fn place(&mut self) -> Result<BTreeMap<Box<str>, Box<str>>, Status>;
 
-    /// Whether the group still fits where it was placed, after pods came to these nodes.
+    /// Whether the group still fits where it was placed, after pods were added to these nodes.
     fn still_fit(&mut self, touched: &BTreeSet<NodeIdx>) -> bool;
 }
 
-/// The pods that have to leave so that a group fits.
+/// The pods that must be evicted to make a group fit.
 #[derive(Default)]
 pub struct GroupRoom {
-    /// Where its pods would go, by uid.
+    /// The nodes of the group's pods, by uid.
     pub nodes: BTreeMap<Box<str>, Box<str>>,
-    /// The most important first; none when they are on their way out already.
+    /// The victims, the most important first; empty when they are terminating already.
     pub victims: Vec<Arc<PlacedPod>>,
-    /// How many pods of groups, and groups that leave as a whole, are among them.
+    /// The number of disruptions of pod groups: a group that is evicted as a whole counts once, as does each pod of
+    /// other groups.
     pub disruptions: usize,
-    /// How many of the victims a disruption budget would keep.
+    /// The number of victims whose eviction violates a disruption budget.
     pub violations: usize,
-    /// For people.
+    /// The message for events and conditions.
     pub words: String,
 }
 
-/// Looks for room for a pod group.
+/// Makes room for a pod group, usually by preemption.
 pub trait PodGroupPostFilter: Plugin {
     fn pod_group_post_filter(
         &self,
@@ -297,26 +299,26 @@ pub trait PodGroupPostFilter: Plugin {
 /// Work that has to be done before the binding, such as provisioning a volume.
 #[async_trait]
 pub trait PreBind: Plugin {
-    /// Whether there will be work to do for the pod; `Skip` where there is none. Upstream's PreBindPreFlight.
+    /// Whether PreBind has work to do for the pod; `Skip` if not. Source: upstream's PreBindPreFlight.
     fn pre_flight(&self, state: &CycleState, pod: &PodInfo, node: &str) -> Status;
 
     async fn pre_bind(&self, client: &Client, state: &CycleState, pod: &PodInfo, node: &str) -> Status;
 }
 
-/// Writes the decision. A `Skip` status hands the pod to the next bind plugin.
+/// Writes the binding. A `Skip` status passes the pod to the next bind plugin.
 #[async_trait]
 pub trait Bind: Plugin {
     async fn bind(&self, client: &Client, pod: &PodInfo, node: &str) -> Status;
 }
 
-/// Told when a pod is bound.
+/// Called after a pod was bound.
 pub trait PostBind: Plugin {
     fn post_bind(&self, pod: &PodInfo, node: &str);
 }
 
-/// The order of waiting pods.
+/// Orders the waiting pods.
 pub trait QueueSort: Plugin {
-    /// Pods with smaller keys go first: priority, then arrival.
+    /// Returns the sort key, smaller keys first: priority, then arrival.
     fn key(&self, pod: &PodInfo, arrival: u64) -> (i64, u64);
 }
 
@@ -339,7 +341,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// A plugin that takes part in nothing yet; set the points it implements.
+    /// Returns a plugin without extension points. The caller sets the points that it implements.
     pub fn of(plugin: Arc<dyn Plugin>) -> Self {
         Self {
             plugin,
@@ -359,14 +361,14 @@ impl Parts {
     }
 }
 
-/// Plugins by extension point, in the order they run.
+/// The plugins of each extension point, in the order in which they run.
 #[derive(Default, Clone)]
 pub struct Points {
     pub queue_sort: Option<Arc<dyn QueueSort>>,
     pub pre_enqueue: Vec<Arc<dyn PreEnqueue>>,
     pub filter: Vec<Arc<dyn Filter>>,
     pub post_filter: Vec<Arc<dyn PostFilter>>,
-    /// With their weights.
+    /// The score plugins with their weights.
     pub score: Vec<(Arc<dyn Score>, i64)>,
     pub reserve: Vec<Arc<dyn Reserve>>,
     pub permit: Vec<Arc<dyn Permit>>,
@@ -375,6 +377,6 @@ pub struct Points {
     pub post_bind: Vec<Arc<dyn PostBind>>,
     pub placement_feasible: Vec<Arc<dyn PlacementFeasible>>,
     pub pod_group_post_filter: Vec<Arc<dyn PodGroupPostFilter>>,
-    /// All plugins, once each: for their interests.
+    /// Each plugin once, for their interests.
     pub all: Vec<Arc<dyn Plugin>>,
 }

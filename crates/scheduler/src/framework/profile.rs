@@ -1,4 +1,4 @@
-//! A profile: a scheduler name and the plugins that serve it.
+//! A profile: a scheduler name and its plugins.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -13,40 +13,40 @@ use super::points::{Parts, Plugin, Points};
 use super::status::Code;
 use crate::metrics::Metrics;
 
-/// What a plugin is made with.
+/// The input for building a plugin.
 pub struct Build<'a> {
-    /// Its arguments as the configuration file has them; null without any.
+    /// The plugin's arguments from the configuration file; null if it has none.
     pub args: &'a Value,
-    /// The other objects of the cluster.
+    /// The objects besides nodes and pods.
     pub catalog: &'a Arc<Catalog>,
 }
 
 impl Build<'_> {
-    /// The arguments as a type of the plugin's own; its default without any.
+    /// Decodes the arguments; the default if there are none.
     pub fn args<T: PluginArgs>(&self) -> Result<T, String> {
         plugin_args::read(self.args)
     }
 }
 
-/// How a plugin enters a profile.
+/// How a plugin is built and configured.
 pub struct Descriptor {
     pub name: &'static str,
-    /// Of its score, where it has one.
+    /// The default weight of its score, if it has one.
     pub weight: i64,
-    /// Reads the arguments of a plugin that takes some.
+    /// Validates the arguments, for plugins that take some.
     pub args: Option<Judge>,
-    /// Makes the plugin; the error is for whoever wrote the arguments.
+    /// Builds the plugin. The error message is meant for the author of the arguments.
     pub build: fn(&Build) -> Result<Parts, String>,
 }
 
-/// One scheduler name with its plugins.
+/// A scheduler name with its plugins.
 pub struct Profile {
     pub scheduler_name: String,
     pub points: Points,
-    /// `percentageOfNodesToScore`; 0 is adaptive.
+    /// `percentageOfNodesToScore`; 0 means adaptive.
     pub percentage: usize,
     plugins: BTreeMap<&'static str, Arc<dyn Plugin>>,
-    /// Where times are recorded, if they are.
+    /// The metrics that durations are recorded in, if any.
     metrics: OnceLock<Arc<Metrics>>,
 }
 
@@ -62,7 +62,7 @@ impl Profile {
         }
     }
 
-    /// Runs a plugin at a point that is not part of every cycle, and records how long it took.
+    /// Runs a plugin at an extension point that is not part of every cycle, and records its duration.
     pub fn timed<T>(&self, point: &str, plugin: &str, run: impl FnOnce() -> (T, Code)) -> T {
         let Some(metrics) = self.metrics.get() else { return run().0 };
         let begun = metrics.now();
@@ -71,7 +71,7 @@ impl Profile {
         done
     }
 
-    /// The time, where times are recorded.
+    /// The monotonic time where durations are recorded, zero otherwise.
     pub fn now(&self) -> Duration {
         self.metrics.get().map_or(Duration::ZERO, |metrics| metrics.now())
     }
@@ -80,13 +80,13 @@ impl Profile {
         self.plugins.get(name)
     }
 
-    /// Whether any plugin looks at this event at all.
+    /// Whether any plugin is interested in this event.
     pub fn listens_to(&self, happened: ClusterEvent) -> bool {
         self.plugins.values().any(|p| p.interests().iter().any(|i| i.covers(happened)))
     }
 }
 
-/// The profiles that one scheduler serves, by its name for each.
+/// The profiles of one scheduler, one for each scheduler name.
 pub struct Profiles(Vec<Profile>);
 
 impl Profiles {
@@ -94,12 +94,12 @@ impl Profiles {
         Self(profiles)
     }
 
-    /// The profile of this scheduler name, with its place.
+    /// Returns the profile of this scheduler name, with its index.
     pub fn find(&self, scheduler_name: &str) -> Option<(usize, &Profile)> {
         self.0.iter().enumerate().find(|(_, p)| p.scheduler_name == scheduler_name)
     }
 
-    /// Records the times of plugins from now on.
+    /// Starts recording the durations of plugins.
     pub fn measure(&self, metrics: &Arc<Metrics>) {
         for profile in &self.0 {
             profile.metrics.get_or_init(|| Arc::clone(metrics));
@@ -110,14 +110,14 @@ impl Profiles {
         self.0.iter()
     }
 
-    /// Whether any plugin of any profile looks at this event.
+    /// Whether any plugin of any profile is interested in this event.
     pub fn listen_to(&self, happened: ClusterEvent) -> bool {
         self.0.iter().any(|p| p.listens_to(happened))
     }
 }
 
 impl Points {
-    /// Adds a plugin to all the extension points it takes part in, behind the ones already there.
+    /// Appends a plugin to each extension point that it implements.
     pub fn add(&mut self, parts: Parts, weight: i64) {
         self.all.push(parts.plugin);
         self.queue_sort = parts.queue_sort.or(self.queue_sort.take());

@@ -1,4 +1,4 @@
-//! Amounts of compute resources, and how much of them a pod asks for.
+//! Amounts of compute resources, and the requests of pods.
 //!
 //! Source: KEP-753 (sidecars), `k8s.io/component-helpers/resource`.
 
@@ -8,12 +8,12 @@ use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use knarr_apimachinery::quantity::Quantity;
 
-/// What scoring assumes for a container that requests no CPU, in millicores.
+/// The CPU request that scoring assumes for a container without one, in millicores.
 pub const DEFAULT_MILLI_CPU: i64 = 100;
-/// What scoring assumes for a container that requests no memory, in bytes.
+/// The memory request that scoring assumes for a container without one, in bytes.
 pub const DEFAULT_MEMORY: i64 = 200 << 20;
 
-/// Amounts by resource.
+/// Amounts of resources.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resources {
     pub milli_cpu: i64,
@@ -21,7 +21,7 @@ pub struct Resources {
     pub memory: i64,
     /// Bytes.
     pub ephemeral_storage: i64,
-    /// How many pods a node takes; unused in requests.
+    /// The maximum number of pods on a node; unused in requests.
     pub pods: i64,
     /// Extended resources and huge pages, by name.
     pub scalar: BTreeMap<String, i64>,
@@ -30,7 +30,7 @@ pub struct Resources {
 pub type ResourceList = BTreeMap<String, ApiQuantity>;
 
 impl Resources {
-    /// From a `ResourceList`; quantities that do not parse count as nothing.
+    /// Converts a `ResourceList`; quantities that do not parse count as zero.
     pub fn from_list(list: Option<&ResourceList>) -> Self {
         let mut sum = Self::default();
         for (name, quantity) in list.into_iter().flatten() {
@@ -57,7 +57,7 @@ impl Resources {
         self.scalar.retain(|_, amount| *amount != 0);
     }
 
-    /// The larger of both, resource by resource.
+    /// Sets each resource to the larger amount of both.
     pub fn max(&mut self, other: &Self) {
         self.each(other, i64::max);
     }
@@ -77,7 +77,7 @@ fn container_requests(container: &Container) -> Resources {
     Resources::from_list(container.resources.as_ref().and_then(|r| r.requests.as_ref()))
 }
 
-/// Requests with the assumed amounts for CPU and memory where the container names none.
+/// The container's requests, with assumed amounts for missing CPU and memory.
 fn non_zero_requests(container: &Container) -> Resources {
     let mut requests = container_requests(container);
     let list = container.resources.as_ref().and_then(|r| r.requests.as_ref());
@@ -91,19 +91,19 @@ fn non_zero_requests(container: &Container) -> Resources {
     requests
 }
 
-/// What a pod takes of a node: the larger of its running containers together (sidecars among them) and of its
-/// hungriest moment during initialisation; plus overhead. Pod-level requests replace the sum where given.
+/// The requests of a pod: the larger of the sum of its running containers (sidecars included) and the maximum during
+/// initialization, plus overhead. Pod-level requests replace the sum where they are set.
 pub fn pod_requests(pod: &Pod) -> Resources {
     requests_by(pod, container_requests, |asked| asked)
 }
 
-/// The same with the assumed minimum per container: what scoring looks at.
+/// The requests of a pod with assumed minimums for each container, as used by scoring.
 pub fn pod_non_zero_requests(pod: &Pod) -> Resources {
     requests_by(pod, non_zero_requests, |asked| asked)
 }
 
-/// What a pod on a node takes: while a container or the pod as a whole is resized, the larger of what it asks for and
-/// what it has. What a resize asks for that never fits does not count.
+/// The requests of a placed pod. While a container or the pod as a whole is resized, this is the larger of the
+/// requested and the allocated amount. An infeasible resize does not count.
 pub fn placed_requests(pod: &Pod) -> Resources {
     let Some(status) = &pod.status else { return pod_requests(pod) };
     let pending = status.conditions.iter().flatten().filter(|c| c.type_ == "PodResizePending");
@@ -128,7 +128,7 @@ pub fn placed_requests(pod: &Pod) -> Resources {
     requests_by(pod, of_container, of_pod)
 }
 
-/// By what each container counts with, and what of the pod's own requests.
+/// Computes the requests of a pod, from the requests of each container and those at pod level.
 fn requests_by(
     pod: &Pod,
     of: impl Fn(&Container) -> Resources,
@@ -157,7 +157,7 @@ fn requests_by(
     sum
 }
 
-/// The pod's own amounts stand for the sum of its containers', as far as it lists the resource.
+/// Replaces the sum of the containers by the pod-level amounts, for each resource that the pod lists.
 fn override_with(sum: &mut Resources, list: &ResourceList, of_pod: Resources) {
     if list.contains_key("cpu") {
         sum.milli_cpu = of_pod.milli_cpu;
@@ -185,7 +185,8 @@ mod tests {
 
     #[test]
     fn init_containers_count_by_their_largest_moment_and_sidecars_stay() {
-        /// CPU of the main containers; that of the init containers, and whether they are sidecars; the pod's.
+        /// CPU of the main containers; CPU of the init containers, with whether they are sidecars; the expected CPU of
+        /// the pod.
         type Case = (&'static [&'static str], &'static [(&'static str, bool)], i64);
         let table: [Case; 5] = [
             (&["100m", "200m"], &[], 300),
@@ -225,8 +226,8 @@ mod tests {
             });
             placed_requests(&serde_json::from_value(pod).unwrap()).milli_cpu
         };
-        assert_eq!(milli_cpu("200m", "100m", "100m", Some("Deferred")), 200, "it waits for more");
-        assert_eq!(milli_cpu("900m", "100m", "100m", Some("Infeasible")), 100, "it never gets that");
-        assert_eq!(milli_cpu("100m", "300m", "100m", None), 300, "it has not given back yet");
+        assert_eq!(milli_cpu("200m", "100m", "100m", Some("Deferred")), 200, "a deferred resize counts");
+        assert_eq!(milli_cpu("900m", "100m", "100m", Some("Infeasible")), 100, "an infeasible one does not");
+        assert_eq!(milli_cpu("100m", "300m", "100m", None), 300, "the old allocation still counts");
     }
 }

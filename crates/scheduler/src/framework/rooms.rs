@@ -1,4 +1,4 @@
-//! Asks the PostFilter plugins of a profile for room for a pod that fits nowhere.
+//! Runs the PostFilter plugins of a profile for a pod that fits on no node.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use super::status::Code;
 /// Rooms, with the plugin that found them.
 pub type FoundRooms<'a> = (&'a Arc<dyn PostFilter>, Vec<Room>);
 
-/// The rooms that the first of the PostFilter plugins finds; otherwise what all of them said.
+/// Returns the rooms of the first PostFilter plugin that finds any. The error joins the messages of all plugins; it is
+/// `None` when the profile has no PostFilter plugin.
 pub fn make_room<'a>(profile: &'a Profile, attempt: &Attempt) -> Result<FoundRooms<'a>, Option<NoRoom>> {
     let mut said: Option<NoRoom> = None;
     for plugin in &profile.points.post_filter {

@@ -1,5 +1,5 @@
-//! A pod's shape: what is left of it when everything is taken away that scheduling does not look at. Pods of one shape
-//! fit and score alike, so they share that work.
+//! The shape of a pod: the pod reduced to the fields that scheduling reads. Pods of one shape have the same feasible
+//! nodes and scores, so they share that work.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use knarr_api::core::pod::node_features::restarts_all;
 use super::footprint::Footprint;
 use crate::intern::Pool;
 
-/// Equal shapes are the same `Arc`, as long as one is alive.
+/// A reduced pod. Equal shapes share one `Arc` while it is alive.
 #[derive(Debug)]
 pub struct Shape {
-    /// Never used twice.
+    /// Unique in the process, never reused.
     pub id: u64,
-    /// The pod with only what plugins may look at. It has a name and a uid only where they matter: with ephemeral
-    /// volumes and resource claims, which belong to one pod.
+    /// The pod with only the fields that plugins may read. It has a name and a uid only where they matter: with
+    /// ephemeral volumes and resource claims, which belong to one pod.
     pub pod: Pod,
     /// What the pod will count as on a node.
     pub footprint: Arc<Footprint>,
@@ -40,7 +40,7 @@ impl Shape {
     }
 }
 
-/// The claims that the pod's volumes name, those of its ephemeral volumes included.
+/// The names of the claims that the pod's volumes use, including those of its ephemeral volumes.
 pub fn claims(pod: &Pod) -> impl Iterator<Item = String> + '_ {
     let volumes = pod.spec.as_ref().and_then(|s| s.volumes.as_deref()).unwrap_or_default();
     volumes.iter().filter_map(|volume| {
@@ -95,7 +95,7 @@ fn lean(pod: &Pod) -> Pod {
     Pod { metadata, spec, status }
 }
 
-/// What other pods and the node see: the affinity to pods, the volumes that are not freely shared, labels.
+/// The fields that other pods and the node depend on: affinity to pods, volumes with restricted sharing, ports, labels.
 pub(super) fn visible(pod: &Pod) -> Pod {
     let mut seen = lean(pod);
     seen.status = None;
@@ -133,7 +133,8 @@ fn lean_container(container: &Container) -> Container {
     }
 }
 
-/// Volumes that say where a pod may run: claims, disks that are attached to nodes, images, inline CSI volumes.
+/// Returns the volume if its type affects where a pod may run: claims, disks that are attached to nodes, images, inline
+/// CSI volumes.
 fn lean_volume(volume: &Volume) -> Option<Volume> {
     let lean = Volume {
         name: if volume.ephemeral.is_some() { volume.name.clone() } else { String::new() },
@@ -209,7 +210,7 @@ mod tests {
         assert_eq!(
             Shape::of(&p).pod.metadata.name.as_deref(),
             Some("web-0"),
-            "an ephemeral volume is the pod's own"
+            "an ephemeral volume belongs to one pod"
         );
     }
 }

@@ -1,26 +1,26 @@
-//! What a plugin answers at an extension point.
+//! The result of a plugin at an extension point.
 
 use std::borrow::Cow;
 
-/// The kind of answer. Numbers and names as upstream's.
+/// The kind of result. Numbers and names are upstream's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Code {
     Success,
-    /// The plugin itself failed.
+    /// The plugin failed.
     Error,
-    /// Not now; a change in the cluster or a preemption may help.
+    /// Unschedulable at present; a change in the cluster or a preemption may help.
     Unschedulable,
-    /// Not now, and removing pods from the node would not help.
+    /// Unschedulable at present, and removing pods from the node would not help.
     UnschedulableAndUnresolvable,
-    /// Permit: the pod waits.
+    /// Permit: the pod has to wait.
     Wait,
-    /// The plugin has nothing to do for this pod at the coupled points.
+    /// The plugin has nothing to do for this pod, in later related extension points either.
     Skip,
-    /// PreEnqueue and Reserve: wait for something outside the scheduler.
+    /// PreEnqueue and Reserve: the pod waits for something outside the scheduler.
     Pending,
 }
 
-/// A code with reasons for people.
+/// A code with messages for users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     pub code: Code,
@@ -59,7 +59,7 @@ impl Status {
         self.code == Code::Skip
     }
 
-    /// Turned down, as against failed.
+    /// Whether the pod was rejected, as opposed to a failure of the plugin.
     pub fn is_rejected(&self) -> bool {
         matches!(self.code, Code::Unschedulable | Code::UnschedulableAndUnresolvable | Code::Pending)
     }

@@ -1,4 +1,4 @@
-//! Inter-pod (anti-)affinity, parsed: which pods a term means, and within which topology.
+//! Parsed terms of inter-pod affinity and anti-affinity: which pods a term selects, and in which topology.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -7,14 +7,14 @@ use knarr_apimachinery::selector::Selector;
 
 use super::footprint::Footprint;
 
-/// The labels of namespaces, by their names.
+/// The labels of namespaces, by the namespaces' names.
 pub type Namespaces = HashMap<Box<str>, BTreeMap<String, String>>;
 
-/// One term.
+/// One affinity term.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Term {
     pub namespaces: BTreeSet<String>,
-    /// Selects nothing where the term has no namespaceSelector.
+    /// Selects nothing if the term has no namespaceSelector.
     pub namespace_selector: Selector,
     pub selector: Selector,
     pub topology_key: Box<str>,
@@ -22,7 +22,7 @@ pub struct Term {
 
 impl Term {
     fn parse(term: &PodAffinityTerm, own_namespace: &str) -> Self {
-        // The API server has checked selectors; one that does not parse selects nothing.
+        // The API server has validated selectors; one that does not parse selects nothing.
         let parse =
             |selector| Selector::from_label_selector(selector).unwrap_or_else(|_| Selector::nothing());
         let mut namespaces: BTreeSet<String> = term.namespaces.iter().flatten().cloned().collect();
@@ -37,7 +37,7 @@ impl Term {
         }
     }
 
-    /// Whether the term means a pod with this footprint.
+    /// Whether the term selects a pod with this footprint.
     pub fn matches(&self, pod: &Footprint, namespaces: &Namespaces) -> bool {
         let in_namespace = || {
             self.namespaces.contains(&*pod.namespace)
@@ -52,14 +52,14 @@ impl Term {
     }
 }
 
-/// All of a pod's terms.
+/// All affinity terms of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Terms {
     pub required: Vec<Term>,
     pub required_anti: Vec<Term>,
-    /// With their weights.
+    /// The terms with their weights.
     pub preferred: Vec<(i64, Term)>,
-    /// With their weights.
+    /// The terms with their weights.
     pub preferred_anti: Vec<(i64, Term)>,
 }
 
@@ -120,7 +120,7 @@ mod tests {
             }),
             ..plain.clone()
         };
-        // term; whether it means the pod in its own namespace, in `other`, in `prod`
+        // term; whether it selects the pod in its own namespace, in `other`, in `prod`
         let table = [
             (plain.clone(), true, false, false),
             (listed, false, true, false),

@@ -1,5 +1,5 @@
-//! What is kept of a shape between its pods: its filters and scores with their verdicts per node, caught up from the
-//! snapshot's log, so that after a pod is placed only the row of its node is judged anew.
+//! The cached work of a shape: its filters and scores, with their results for each node. It is updated from the
+//! snapshot's log, so that after a pod is placed only the row of its node is evaluated again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,50 +12,50 @@ use super::status::{Code, Status};
 use crate::metrics::Metrics;
 use crate::snapshot::{BitSet, Change, NodeIdx, Snapshot};
 
-/// A filter at work for a shape.
+/// A filter that is active for a shape.
 pub struct ActiveFilter {
     pub plugin: &'static str,
     pub scope: Scope,
     pub filter: Box<dyn NodeFilter>,
 }
 
-/// A score at work for a shape.
+/// A score that is active for a shape.
 pub struct ActiveScore {
     pub plugin: &'static str,
     pub weight: i64,
     pub scope: Scope,
     pub score: Box<dyn NodeScore>,
-    /// By node, for scores of [`Scope::Row`].
+    /// Raw scores by node, for scores of [`Scope::Row`].
     raw: Vec<i64>,
 }
 
-/// Everything plugins made of a shape.
+/// The results of all plugins for a shape.
 #[derive(Default)]
 pub struct Work {
     pub filters: Vec<ActiveFilter>,
     pub scores: Vec<ActiveScore>,
-    /// The nodes that come into question, where filters limited them, and those filters.
+    /// The nodes that are not excluded, where filters named nodes, with those filters.
     pub only: Option<(BitSet, BTreeSet<&'static str>)>,
-    /// The plugins that turned the shape down on every node, and how.
+    /// The plugins that rejected the shape on every node, with the status.
     pub rejected: Option<(BTreeSet<&'static str>, Status)>,
-    /// The nodes that pass all filters of [`Scope::Row`], of those that have been judged.
+    /// The evaluated nodes that pass all filters of [`Scope::Row`].
     local: BitSet,
-    /// The nodes whose rows have not been judged: nobody looked for a place that far.
+    /// The nodes whose rows have not been evaluated, because no search has got that far.
     pending: BitSet,
-    /// How many those are.
+    /// The number of pending nodes.
     left: usize,
-    /// How long it took to prepare the scores.
+    /// How long preparing the scores took.
     pub pre_score: Duration,
-    /// Set while the times of plugins are recorded.
+    /// Set while the durations of plugins are recorded.
     pub measured: Option<Arc<Metrics>>,
     position: u64,
     versions: Vec<u64>,
-    /// Nodes judged row by row so far; a measure for tests.
+    /// The number of row evaluations so far, for tests.
     pub judged: u64,
 }
 
 impl Work {
-    /// Asks every plugin about the shape; judges no node yet.
+    /// Runs PreFilter and PreScore of every plugin for the shape; evaluates no node yet.
     pub fn prepare(profile: &Profile, cluster: &Snapshot, shape: &Shape) -> Self {
         let mut work = Self { position: cluster.log().position(), ..Self::default() };
         work.versions = versions(profile, cluster, shape).collect();
@@ -97,7 +97,7 @@ impl Work {
         work
     }
 
-    /// Limits the nodes in question to these names; false when none is left.
+    /// Excludes all nodes but these names. Returns false when no node is left.
     fn limit(&mut self, cluster: &Snapshot, plugin: &'static str, names: &[String]) -> bool {
         let named: BitSet = names.iter().filter_map(|name| cluster.find(name)).collect();
         let (nodes, mut plugins) = match self.only.take() {
@@ -118,8 +118,7 @@ impl Work {
         true
     }
 
-    /// Why the node does not come into question, where filters limited the nodes to others: the first of those filters,
-    /// and what all of them say.
+    /// Returns why filters exclude the node, if they do: the name of the first of those filters, and the status of all.
     pub fn left_out(&self, at: NodeIdx) -> Option<(&'static str, Status)> {
         let (only, plugins) = self.only.as_ref()?;
         let first = plugins.iter().next().filter(|_| !only.contains(at))?;
@@ -128,7 +127,7 @@ impl Work {
         Some((first, Status::unresolvable(words)))
     }
 
-    /// Prepares the shape; its rows are judged as far as they are asked for.
+    /// Prepares the shape. Its rows are evaluated when they are needed.
     pub fn new(profile: &Profile, cluster: &Snapshot, shape: &Shape) -> Self {
         let mut work = Self::prepare(profile, cluster, shape);
         if work.rejected.is_some() {
@@ -150,19 +149,19 @@ impl Work {
         self.local.contains(at)
     }
 
-    /// The nodes that pass all filters of [`Scope::Row`].
+    /// The nodes that pass all filters of [`Scope::Row`]; evaluates all pending rows.
     pub fn local(&mut self, cluster: &Snapshot) -> &BitSet {
         std::mem::take(&mut self.pending).iter().for_each(|at| self.judge(cluster, at));
         self.left = 0;
         &self.local
     }
 
-    /// Where every row has been judged, the nodes that pass.
+    /// The nodes that pass, if every row has been evaluated.
     pub fn all_local(&self) -> Option<&BitSet> {
         (self.left == 0).then_some(&self.local)
     }
 
-    /// The next of them from `from` on, in the order of the rows.
+    /// Returns the next passing node at or after `from`, in the order of the rows.
     pub fn next_local(&mut self, cluster: &Snapshot, from: NodeIdx) -> Option<NodeIdx> {
         loop {
             let known = self.local.iter_from(from).next();
@@ -175,7 +174,8 @@ impl Work {
         }
     }
 
-    /// Takes in what changed since; starts anew where that cannot be told, and says so.
+    /// Applies the changes since the last call. Returns true when that was not possible and the work was prepared
+    /// again.
     pub fn catch_up(&mut self, profile: &Profile, cluster: &Snapshot, shape: &Shape) -> bool {
         let stale = || !self.versions.iter().copied().eq(versions(profile, cluster, shape));
         let anew = stale() || !self.replay(cluster);
@@ -209,14 +209,14 @@ impl Work {
         if self.rejected.is_none() {
             rows.sort_unstable();
             rows.dedup();
-            // What has not been judged yet will be, as it is then.
+            // Pending rows are evaluated later anyway, in the state they have then.
             rows.retain(|at| !self.pending.contains(*at));
             rows.into_iter().for_each(|at| self.judge(cluster, at));
         }
         true
     }
 
-    /// Judges one row.
+    /// Evaluates one row.
     fn judge(&mut self, cluster: &Snapshot, at: NodeIdx) {
         self.judged += 1;
         if self.pending.contains(at) {
@@ -235,17 +235,17 @@ impl Work {
         }
     }
 
-    /// Whether the filters of the rows are all there are.
+    /// Whether there are no filters with cluster scope.
     pub fn is_local(&self) -> bool {
         self.filters.iter().all(|f| f.scope == Scope::Row)
     }
 
-    /// Whether the node, which passes the filters of its row, passes those that look at the whole cluster.
+    /// Whether the node, which passes the filters of its row, also passes those with cluster scope.
     pub fn passes_cluster(&self, node: &NodeView) -> bool {
         self.filters.iter().filter(|f| f.scope == Scope::Cluster).all(|f| f.filter.passes(node))
     }
 
-    /// The weighted sum of all plugins, per feasible node; these have been judged.
+    /// Returns the weighted sum of all scores for each feasible node. The rows of these nodes must have been evaluated.
     pub fn totals(&mut self, cluster: &Snapshot, feasible: &[NodeIdx]) -> Vec<i64> {
         let mut totals = vec![0i64; feasible.len()];
         let mut scores = Vec::with_capacity(feasible.len());
@@ -261,7 +261,7 @@ impl Work {
 }
 
 impl ActiveScore {
-    /// The raw scores of these nodes, which pass all filters.
+    /// Returns the raw scores of these nodes, which pass all filters.
     pub(crate) fn scores(&mut self, cluster: &Snapshot, feasible: &[NodeIdx], scores: &mut Vec<i64>) {
         scores.clear();
         self.score.begin(cluster, feasible);

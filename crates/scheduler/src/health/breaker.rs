@@ -1,23 +1,23 @@
-//! A breaker per node: pods of several owners that keep failing to start there make the node worse, then avoided, then
-//! tried with one pod at a time. Pure: what happened and the time go in, what changed comes out.
+//! A circuit breaker for each node: when pods of several owners keep failing to start there, the node is first scored
+//! lower, then avoided, then tried with one pod at a time. Pure: observations and the time go in, changes come out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use serde::Deserialize;
 
-/// When a node is avoided, and for how long.
+/// The thresholds of the breaker and the durations of its pauses.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Thresholds {
-    /// What is longer ago does not count.
+    /// Older observations do not count.
     pub window_seconds: u64,
-    /// From so many owners on, the node gets no score.
+    /// With failed pods of at least this many owners, the node scores zero.
     pub owners_for_less: usize,
-    /// From so many owners and pods on, it gets no pods.
+    /// With failed pods of at least this many owners, and `pods_to_avoid` of them, the node gets no pods.
     pub owners_to_avoid: usize,
     pub pods_to_avoid: usize,
-    /// The first pause; it doubles with each trial that fails.
+    /// The first pause; each failed trial doubles it.
     pub pause_seconds: u64,
     pub max_pause_seconds: u64,
 }
@@ -35,24 +35,24 @@ impl Default for Thresholds {
     }
 }
 
-/// What is thought of a node.
+/// The state of a node's breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
     Full,
-    /// Scored down.
+    /// The node scores lower.
     Less,
-    /// Avoided until then.
+    /// The node gets no pods until then.
     Avoided {
         until: Duration,
         times: u32,
     },
-    /// One pod may try.
+    /// The node gets one pod, as a trial.
     Trial {
         times: u32,
     },
 }
 
-/// Starts kept per node and owner; the oldest go first.
+/// The number of starts kept for each node, and of nodes for each owner; the oldest starts are dropped first.
 const KEPT: usize = 64;
 const MAX_NODES: usize = 20_000;
 const MAX_OWNERS: usize = 20_000;
@@ -68,7 +68,7 @@ struct Start {
 struct Node {
     starts: VecDeque<Start>,
     trust: Option<Trust>,
-    /// The pod on trial.
+    /// The uid of the pod on trial.
     trial: Option<String>,
 }
 
@@ -78,7 +78,7 @@ struct Owner {
     started_at: Option<Duration>,
 }
 
-/// All nodes' breakers.
+/// The breakers of all nodes.
 #[derive(Debug, Default)]
 pub struct Breakers {
     pub thresholds: Thresholds,
@@ -91,17 +91,17 @@ impl Breakers {
         self.nodes.get(node).and_then(|n| n.trust).unwrap_or(Trust::Full)
     }
 
-    /// Nothing is wrong with any node.
+    /// Whether every node has full trust.
     pub fn all_trusted(&self) -> bool {
         self.nodes.values().all(|n| n.trust.is_none())
     }
 
-    /// The nodes that are not trusted in full.
+    /// The nodes without full trust.
     pub fn distrusted(&self) -> impl Iterator<Item = (&str, Trust)> {
         self.nodes.iter().filter_map(|(name, n)| Some((name.as_str(), n.trust?)))
     }
 
-    /// Whether a pod may be put there now.
+    /// Whether a pod may be placed on the node now.
     pub fn admits(&self, node: &str) -> bool {
         match self.trust(node) {
             Trust::Full | Trust::Less => true,
@@ -110,7 +110,7 @@ impl Breakers {
         }
     }
 
-    /// A pod is about to be put there: it may be the trial.
+    /// Records that a pod will be placed on the node. Returns true when it is the trial.
     pub fn begin(&mut self, node: &str, pod: &str) -> bool {
         let Some(one) = self.nodes.get_mut(node) else { return false };
         let trial = matches!(one.trust, Some(Trust::Trial { .. })) && one.trial.is_none();
@@ -120,7 +120,8 @@ impl Breakers {
         trial
     }
 
-    /// The pod on trial has left before it was seen to start or to fail; another one may try.
+    /// Ends the trial of a pod that left before it started or failed, so that another pod may be tried. Returns true if
+    /// the pod was on trial.
     pub fn withdraw(&mut self, node: &str, pod: &str) -> bool {
         let Some(one) = self.nodes.get_mut(node) else { return false };
         let own = one.trial.as_deref() == Some(pod);
@@ -130,10 +131,10 @@ impl Breakers {
         own
     }
 
-    /// A pod started there, or failed to. True when what is thought of the node has changed.
+    /// Records that a pod started on the node or failed to. Returns true when the node's trust has changed.
     pub fn observe(&mut self, node: &str, owner: &str, pod: &str, failed: bool, now: Duration) -> bool {
         if !self.nodes.contains_key(node) && (!failed || self.nodes.len() >= MAX_NODES) {
-            // Nodes on which nothing failed are not kept; but whoever starts anywhere can start.
+            // Nodes without failures are not stored, but the start still proves that the owner's pods can start.
             self.note_owner(node, owner, failed, now);
             return false;
         }
@@ -154,8 +155,8 @@ impl Breakers {
                 None
             };
         } else if !failed && matches!(one.trust, Some(Trust::Trial { .. })) {
-            // A pod that had come before shows by its start what the trial is to show. While the pause lasts it does
-            // not: it may have got through before the rest hung.
+            // In the trial phase, the start of a pod that was placed earlier ends the trial as well. During the pause
+            // it does not: the pod may have started before the node began to hang.
             one.trial = None;
             one.starts.clear();
             one.trust = None;
@@ -164,7 +165,7 @@ impl Breakers {
         self.nodes.get(node).and_then(|n| n.trust) != before
     }
 
-    /// Something that failed elsewhere can start after all.
+    /// Records that pods of an owner (or an image) have started somewhere.
     pub fn vouch(&mut self, owner: &str, now: Duration) {
         if let Some(one) = self.owners.get_mut(owner) {
             one.started_at = Some(now);
@@ -179,7 +180,7 @@ impl Breakers {
                 return;
             }
         }
-        // Owners whose pods all start need not be kept either.
+        // Owners whose pods all start are not stored.
         if !failed && !self.owners.contains_key(owner) {
             return;
         }
@@ -193,7 +194,8 @@ impl Breakers {
         }
     }
 
-    /// A pod that fails wherever it goes, and starts nowhere, says nothing about a node.
+    /// Whether the owner is to blame: its pods fail on several nodes and start on none, which shows nothing about a
+    /// node.
     fn is_to_blame(&self, owner: &str, now: Duration) -> bool {
         let window = self.thresholds.window();
         let Some(one) = self.owners.get(owner) else { return false };
@@ -227,7 +229,7 @@ impl Breakers {
         }
     }
 
-    /// When time alone changes something next.
+    /// When the next change by the passage of time alone is due.
     pub fn next_due(&self) -> Option<Duration> {
         let due = |n: &Node| match n.trust? {
             Trust::Avoided { until, .. } => Some(until),
@@ -237,7 +239,7 @@ impl Breakers {
         self.nodes.values().filter_map(due).min()
     }
 
-    /// Lets time pass. The nodes of which something else is thought now.
+    /// Applies the changes that are due at `now`. Returns the nodes whose trust has changed.
     pub fn tick(&mut self, now: Duration) -> Vec<String> {
         let window = self.thresholds.window();
         let mut changed = Vec::new();
@@ -265,7 +267,7 @@ impl Breakers {
         changed
     }
 
-    /// The node is gone.
+    /// Removes a deleted node.
     pub fn forget(&mut self, node: &str) {
         self.nodes.remove(node);
     }
@@ -290,7 +292,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// `owner` fails (or starts) on `node`; pods are named by the second.
+    /// Observes failures (or starts) of `owner` on `node`; pods are numbered.
     fn happen(breakers: &mut Breakers, list: &[(u64, &str, &str, bool)]) {
         for (n, (seconds, node, owner, failed)) in list.iter().enumerate() {
             breakers.observe(node, owner, &format!("pod-{n}"), *failed, at(*seconds));
@@ -301,7 +303,7 @@ mod tests {
     fn several_owners_make_a_node_worse_and_then_avoided() {
         let mut b = Breakers::default();
         happen(&mut b, &[(1, "n", "a", true), (2, "n", "a", true), (3, "n", "a", true), (4, "n", "a", true)]);
-        assert_eq!(b.trust("n"), Trust::Full, "one owner may have itself to blame");
+        assert_eq!(b.trust("n"), Trust::Full, "a single owner's failures do not blame the node");
         happen(&mut b, &[(5, "n", "b", true)]);
         assert_eq!(b.trust("n"), Trust::Less);
         assert!(b.admits("n"));
@@ -333,7 +335,7 @@ mod tests {
         assert!(b.distrusted().all(|(_, t)| t == Trust::Less) || b.all_trusted());
         b.tick(at(41));
         assert!(b.all_trusted());
-        // But where they start elsewhere, the node is to blame.
+        // When their pods start elsewhere, the node is to blame.
         let mut b = Breakers::default();
         for owner in ["a", "b", "c"] {
             happen(&mut b, &[(1, "bad", owner, true), (2, "worse", owner, true), (3, "good", owner, false)]);
@@ -372,11 +374,11 @@ mod tests {
         assert!(matches!(b.trust("n"), Trust::Avoided { .. }));
         b.tick(at(61));
         assert!(b.begin("n", "trial"));
-        assert!(!b.observe("n", "e", "of-before", true, at(65)), "its failure is no news");
+        assert!(!b.observe("n", "e", "of-before", true, at(65)), "not the pod on trial");
         assert!(!b.admits("n"));
         assert!(b.observe("n", "e", "of-before", false, at(70)));
         assert_eq!(b.trust("n"), Trust::Full);
-        assert!(!b.observe("n", "d", "trial", true, at(75)), "one failure is no reason");
+        assert!(!b.observe("n", "d", "trial", true, at(75)), "one failure is not enough");
     }
 
     #[test]

@@ -1,19 +1,20 @@
-//! Workloads that nodes fall under one after another: each time a pod of theirs had come from the node before. Pure.
+//! Finds workloads that make one node after another fail: each time, their pods had come from the node that failed
+//! before. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
 
-/// When a workload is held back, and for how long.
+/// The thresholds for holding a workload back, and the duration of the hold.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Limits {
-    /// Nodes that fell one after another.
+    /// The number of nodes that failed one after another.
     pub nodes: usize,
-    /// Each within this time of the one before.
+    /// The maximum time between two of these failures.
     pub window_seconds: u64,
-    /// After this time it is let go by itself.
+    /// The hold ends by itself after this time.
     pub hold_seconds: u64,
 }
 
@@ -33,7 +34,7 @@ struct Chain {
     held_until: Option<Duration>,
 }
 
-/// The workloads under suspicion, by their owner.
+/// The suspected workloads, by owner.
 #[derive(Debug, Default)]
 pub struct Chains {
     pub limits: Limits,
@@ -48,8 +49,8 @@ pub struct Held {
 }
 
 impl Chains {
-    /// A node fell with these owners' pods on it, each with the time when the newest of its pods came there. The owners
-    /// that are held back from now on.
+    /// Records that a node failed with pods of these owners, each with the start time of its newest pod there. Returns
+    /// the owners that are held back from now on.
     pub fn node_fell<'a>(
         &mut self,
         node: &str,
@@ -65,11 +66,11 @@ impl Chains {
             let chain = self.chains.entry(owner.to_owned()).or_default();
             let stale = chain.last + window < now;
             if chain.held_until.is_none() && (chain.nodes.is_empty() || stale) {
-                // The first, as far as is known.
+                // This is the first failed node of the chain.
                 *chain = Chain { nodes: vec![node.to_owned()], last: now, held_until: None };
                 continue;
             }
-            // Pods that were there before the last node fell did not bring it along.
+            // Pods that were on the node before the previous node failed did not move here from it.
             if came < chain.last || chain.nodes.iter().any(|n| n == node) || chain.nodes.len() >= MAX_LENGTH {
                 continue;
             }
@@ -83,7 +84,7 @@ impl Chains {
         held
     }
 
-    /// Why the owner's pods have to wait, if they have to.
+    /// Returns the hold of the owner's pods, if there is one.
     pub fn held(&self, owner: &str) -> Option<Held> {
         let chain = self.chains.get(owner)?;
         Some(Held { nodes: chain.nodes.clone(), until: chain.held_until? })
@@ -93,7 +94,7 @@ impl Chains {
         self.chains.values().filter(|c| c.held_until.is_some()).count()
     }
 
-    /// Somebody answers for the owner; true when it was held.
+    /// Ends the hold of an owner on request. Returns true when it was held.
     pub fn release(&mut self, owner: &str) -> bool {
         self.chains.remove(owner).is_some_and(|c| c.held_until.is_some())
     }
@@ -102,7 +103,7 @@ impl Chains {
         self.chains.values().filter_map(|c| c.held_until).min()
     }
 
-    /// Lets time pass; true when somebody is let go.
+    /// Applies the changes that are due at `now`. Returns true when a hold has ended.
     pub fn tick(&mut self, now: Duration) -> bool {
         let window = Duration::from_secs(self.limits.window_seconds);
         let mut released = false;
@@ -135,14 +136,14 @@ mod tests {
         assert_eq!((held.nodes, held.until), (["a", "b", "c"].map(str::to_owned).into(), at(3900)));
         assert!(chains.held("other").is_none());
         assert!(!chains.tick(at(3899)));
-        assert!(chains.tick(at(3900)) && chains.held("bomb").is_none(), "time lets it go");
+        assert!(chains.tick(at(3900)) && chains.held("bomb").is_none(), "the hold ends by time");
     }
 
     #[test]
     fn nodes_that_fall_together_are_no_workloads_fault() {
         let mut chains = Chains::default();
         for (node, seconds) in [("a", 100), ("b", 101), ("c", 103), ("d", 110)] {
-            // Its pods had been on all of them for long.
+            // Its pods had been on all of these nodes for a long time.
             assert!(chains.node_fell(node, [("web", at(5))], at(seconds)).is_empty());
         }
         assert_eq!(chains.count_held(), 0);

@@ -1,5 +1,5 @@
-//! Awareness of failing nodes: breakers for nodes on which pods do not start, and holds for workloads that take one node
-//! after another with them. Plugins ask it, the scheduler's handlers tell it.
+//! Node failure awareness: breakers for nodes on which pods do not start, and holds for workloads that make one node
+//! after another fail. Plugins read it; the scheduler's event handlers feed it.
 
 pub mod breaker;
 pub mod chain;
@@ -14,11 +14,11 @@ use serde::Deserialize;
 use breaker::{Breakers, Thresholds, Trust};
 use chain::{Chains, Held, Limits};
 
-/// `nodeFailureAwareness` of the configuration file; not upstream's.
+/// `nodeFailureAwareness` of the configuration file, Knarr's own field.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Awareness {
-    /// The switch for all of it.
+    /// Switches the whole feature on.
     pub enabled: bool,
     pub breaker: Thresholds,
     pub hold: Limits,
@@ -30,7 +30,7 @@ impl Default for Awareness {
     }
 }
 
-/// What is thought of nodes and workloads. Times are since 1970.
+/// The breakers of nodes and the holds of workloads. Times are durations since the Unix epoch.
 #[derive(Default)]
 pub struct Health {
     inner: Mutex<Inner>,
@@ -45,7 +45,7 @@ struct Inner {
 }
 
 impl Health {
-    /// Off until this is called.
+    /// Sets the configuration. The feature is off until then.
     pub fn configure(&self, awareness: &Awareness) {
         let mut inner = self.lock();
         inner.enabled = awareness.enabled;
@@ -57,7 +57,7 @@ impl Health {
         self.lock().enabled
     }
 
-    /// Goes up with every change that a plugin's verdict may depend on.
+    /// A number that increases with every change that results of plugins may depend on.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
     }
@@ -70,7 +70,7 @@ impl Health {
         self.lock().breakers.trust(node)
     }
 
-    /// The nodes that are not trusted in full.
+    /// The nodes without full trust.
     pub fn distrusted(&self) -> Vec<(String, Trust)> {
         self.lock().breakers.distrusted().map(|(node, trust)| (node.to_owned(), trust)).collect()
     }
@@ -79,14 +79,14 @@ impl Health {
         self.lock().breakers.admits(node)
     }
 
-    /// A pod is about to be put there.
+    /// Records that a pod will be placed on the node.
     pub fn begin(&self, node: &str, pod: &str) {
         if self.lock().breakers.begin(node, pod) {
             self.changed();
         }
     }
 
-    /// A pod leaves before it was seen to start or to fail.
+    /// Records that a pod left before it started or failed. Returns true if it was on trial.
     pub fn withdraw(&self, node: &str, pod: &str) -> bool {
         let own = self.lock().breakers.withdraw(node, pod);
         if own {
@@ -95,7 +95,7 @@ impl Health {
         own
     }
 
-    /// A pod started there, or failed to. True when what is thought of the node has changed.
+    /// Records that a pod started on the node or failed to. Returns true when the node's trust has changed.
     pub fn observe(&self, node: &str, owner: &str, pod: &str, failed: bool, now: Duration) -> bool {
         let mut inner = self.lock();
         let changed = inner.enabled && inner.breakers.observe(node, owner, pod, failed, now);
@@ -106,12 +106,12 @@ impl Health {
         changed
     }
 
-    /// Something that failed elsewhere can start after all.
+    /// Records that pods of an owner (or an image) have started somewhere.
     pub fn vouch(&self, owner: &str, now: Duration) {
         self.lock().breakers.vouch(owner, now);
     }
 
-    /// A node fell with these owners' pods on it; see [`Chains::node_fell`].
+    /// Records that a node failed with pods of these owners; see [`Chains::node_fell`].
     pub fn node_fell(&self, node: &str, owners: &[(String, Duration)], now: Duration) -> Vec<(String, Held)> {
         let mut inner = self.lock();
         if !inner.enabled {
@@ -135,7 +135,7 @@ impl Health {
         self.lock().chains.count_held()
     }
 
-    /// Somebody answers for the owner.
+    /// Ends the hold of an owner on request. Returns true when it was held.
     pub fn release(&self, owner: &str) -> bool {
         let released = self.lock().chains.release(owner);
         if released {
@@ -148,13 +148,14 @@ impl Health {
         self.lock().breakers.forget(node);
     }
 
-    /// When time alone changes something next.
+    /// When the next change by the passage of time alone is due.
     pub fn next_due(&self) -> Option<Duration> {
         let inner = self.lock();
         inner.breakers.next_due().into_iter().chain(inner.chains.next_due()).min()
     }
 
-    /// Lets time pass: the nodes of which something else is thought now, and whether a workload was let go.
+    /// Applies the changes that are due at `now`. Returns the nodes whose trust has changed, and whether a hold has
+    /// ended.
     pub fn tick(&self, now: Duration) -> (Vec<String>, bool) {
         let mut inner = self.lock();
         let (nodes, released) = (inner.breakers.tick(now), inner.chains.tick(now));

@@ -1,18 +1,18 @@
-//! What a pod's status says about its node: it started there, or it failed to. Pure.
+//! Derives from a pod's status whether it started on its node or failed to. Pure.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
-/// Reasons of waiting containers for which the node, or something it depends on, may be to blame.
+/// Reasons of waiting containers for which the node, or something it depends on, may be the cause.
 const NODE_REASONS: [&str; 3] = ["CreateContainerError", "RunContainerError", "ImageInspectError"];
-/// The same for images: every pod of the image counts as one owner.
+/// Reasons of waiting containers where the image may be the cause: all pods with the image count as one owner.
 const IMAGE_REASONS: [&str; 2] = ["ErrImagePull", "ImagePullBackOff"];
-/// Pods that fail without having started, and not because of the node's state.
+/// Reasons of pods that failed before they started, but not because of a fault of the node.
 const ORDERLY: [&str; 4] = ["NodeShutdown", "Terminated", "Shutdown", "Preempting"];
 
-/// How a pod's start went.
+/// The outcome of a pod's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// Nothing to be told yet.
+    /// Not decided yet.
     Open,
     Started,
     Failed,
@@ -24,7 +24,7 @@ fn containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     init.iter().chain(status.and_then(|s| s.container_statuses.as_deref()).unwrap_or_default())
 }
 
-/// The container's image as the pod names it.
+/// The container's image as written in the pod's spec.
 fn image<'a>(pod: &'a Pod, container: &'a ContainerStatus) -> &'a str {
     let spec = pod.spec.as_ref();
     let init = spec.and_then(|s| s.init_containers.as_deref()).unwrap_or_default();
@@ -65,7 +65,7 @@ pub fn start(pod: &Pod) -> Start {
     Start::Open
 }
 
-/// Who stands behind the pod: what controls it, without what distinguishes one rollout or run from the next.
+/// The owner of the pod: its controller, without the part of the name that changes with each rollout or run.
 pub fn owner(pod: &Pod) -> String {
     let meta = &pod.metadata;
     let namespace = meta.namespace.as_deref().unwrap_or_default();
@@ -83,7 +83,7 @@ pub fn owner(pod: &Pod) -> String {
     format!("{namespace}/{kind}/{}", name.trim_end_matches('-'))
 }
 
-/// Who is to be blamed for the failure: the image where it cannot be had, the owner otherwise.
+/// What a failure is attributed to: the image if it cannot be pulled, the owner otherwise.
 pub fn suspect(pod: &Pod) -> String {
     match waits_for(pod, &IMAGE_REASONS) {
         Some(container) => format!("image:{}", image(pod, container)),

@@ -1,5 +1,5 @@
-//! Pod groups in the queue: the waiting pods of a group stand in it as one, by the rules that hold for single pods, save
-//! that a group that was turned down is tried again after its back-off whatever happens.
+//! Pod groups in the queue. The waiting pods of a group stand in it as one entry, by the rules of single pods, except
+//! that a rejected group is retried after its back-off, whatever events occur.
 //!
 //! Source: `k8s.io/kubernetes/pkg/scheduler/backend/queue`, KEP-4671.
 
@@ -14,33 +14,33 @@ use super::{ADDED, BACKOFF_COMPLETE, Backoff, FAILED, Place, Queue, Uid};
 use crate::framework::{PodInfo, Profiles, Status};
 use crate::groups::Groups;
 
-/// Where a group is.
+/// The position of a group in the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum At {
-    /// There is no PodGroup of its name.
+    /// No PodGroup with its name exists.
     Incomplete,
-    /// The key in `active`.
+    /// Ready; the key in `active`.
     Active((i64, u64)),
-    /// The key in `backoff`.
+    /// In back-off; the key in `backoff`.
     Backoff((Duration, u64)),
-    /// A PreEnqueue plugin holds this pod back, and with it the others.
+    /// A PreEnqueue plugin gates this pod, and thereby the whole group.
     Gated(Uid),
-    /// Popped.
+    /// Popped, in its scheduling cycle.
     InCycle,
 }
 
 #[derive(Debug)]
 struct Entity {
-    /// Its waiting pods by arrival.
+    /// The group's waiting pods by arrival.
     members: BTreeMap<u64, Uid>,
     at: At,
-    /// Attempts since the last one that placed pods.
+    /// The number of attempts since the last one that placed pods.
     rejections: u32,
-    /// When it came among the ready ones.
+    /// The sequence number with which it became ready.
     arrival: u64,
 }
 
-/// The groups that wait.
+/// The waiting groups.
 pub(super) struct Waiters {
     groups: Arc<Groups>,
     entities: HashMap<ObjectKey, Entity>,
@@ -57,7 +57,7 @@ impl Waiters {
         self.backoff.keys().next().map(|(at, _)| *at)
     }
 
-    /// Moves a group; the indexes follow.
+    /// Moves a group to another position, and updates the indexes.
     fn put(&mut self, key: &ObjectKey, at: At) {
         let Some(entity) = self.entities.get_mut(key) else { return };
         match std::mem::replace(&mut entity.at, at.clone()) {
@@ -73,22 +73,22 @@ impl Waiters {
     }
 }
 
-/// A group whose turn it is.
+/// A group that was popped for its scheduling cycle.
 #[derive(Debug)]
 pub struct PoppedGroup {
     pub key: ObjectKey,
-    /// In the order in which they came.
+    /// The waiting pods in the order of their arrival.
     pub pods: Vec<Arc<PodInfo>>,
 }
 
-/// What is next.
+/// The next entry of the queue.
 #[derive(Debug)]
 pub enum Ready {
     Pod(Arc<PodInfo>),
     Group(PoppedGroup),
 }
 
-/// How the attempt of a group ended.
+/// The outcome of a group's attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     Scheduled,
@@ -97,12 +97,12 @@ pub enum Ended {
 }
 
 impl Queue {
-    /// A queue in which the pods of a group wait together.
+    /// Returns a queue in which the pods of a group wait together.
     pub fn with_groups(times: Backoff, groups: Arc<Groups>) -> Self {
         Self { waiters: Some(Waiters::new(groups)), ..Self::new(times) }
     }
 
-    /// The next pod or group, if one is ready: the more important, then who came first.
+    /// Returns the next pod or group that is ready: by priority, then by arrival.
     pub fn next(&mut self, profiles: &Profiles, now: Duration) -> Option<Ready> {
         if self.waiters.is_some() {
             self.flush(profiles, now);
@@ -131,7 +131,7 @@ impl Queue {
         Some(PoppedGroup { key, pods })
     }
 
-    /// Puts a popped group back with those of its pods that have no node.
+    /// Returns a popped group to the queue, with those of its pods that have no node.
     pub fn finish_group(
         &mut self,
         profiles: &Profiles,
@@ -155,7 +155,7 @@ impl Queue {
         }
         match ended {
             Ended::Scheduled => {
-                // The others are next; room is made for them at once, if need be.
+                // The rest of the group is next, and may preempt at once.
                 entity.rejections = 0;
                 let arrival = entity.arrival;
                 self.activate_group(profiles, key, FAILED.into(), Some(arrival));
@@ -168,7 +168,7 @@ impl Queue {
         }
     }
 
-    /// The group's PodGroup came, changed or went.
+    /// Handles a created, updated or deleted PodGroup.
     pub fn group_changed(&mut self, profiles: &Profiles, key: &ObjectKey) {
         let Some(waiters) = &mut self.waiters else { return };
         let Some(entity) = waiters.entities.get(key) else { return };
@@ -181,7 +181,7 @@ impl Queue {
         }
     }
 
-    /// A new pod joins those of its group.
+    /// Adds a new pod to its group.
     pub(super) fn join(&mut self, profiles: &Profiles, uid: &Uid, key: &ObjectKey) {
         let Some((at, new)) = self.add_member(uid, key) else { return };
         match at {
@@ -194,7 +194,8 @@ impl Queue {
         }
     }
 
-    /// A pod whose binding failed is among the waiting ones of its group again; alone, it waits as long as single pods.
+    /// Returns a pod whose binding failed to its group. If it is the only waiting pod of the group, it gets the
+    /// back-off of a single pod.
     pub(super) fn rejoin(&mut self, uid: &Uid, now: Duration) {
         let Some(waiting) = self.pods.get(uid) else { return };
         let Some(key) = waiting.info.group() else { return };
@@ -206,7 +207,7 @@ impl Queue {
         }
     }
 
-    /// Where the group is, and whether it is new.
+    /// Adds a pod to its group. Returns the group's position, and whether the group is new in the queue.
     fn add_member(&mut self, uid: &Uid, key: &ObjectKey) -> Option<(At, bool)> {
         self.sequence += 1;
         let number = self.sequence;
@@ -222,7 +223,7 @@ impl Queue {
         Some((at, new))
     }
 
-    /// The plugin that holds the pod back.
+    /// Returns the PreEnqueue plugin that gates the pod, if any.
     fn held_back(&self, profiles: &Profiles, uid: &str) -> Option<&'static str> {
         let info = &self.pods.get(uid)?.info;
         let (_, profile) = profiles.find(info.scheduler_name())?;
@@ -244,7 +245,7 @@ impl Queue {
         self.entity_came("gated", event, "podgroup");
     }
 
-    /// Takes back that this pod holds back its group.
+    /// Clears the record that this pod gates its group.
     fn ungate(&mut self, uid: &str) {
         let Some(waiting) = self.pods.get_mut(uid) else { return };
         for plugin in std::mem::take(&mut waiting.plugins) {
@@ -252,7 +253,7 @@ impl Queue {
         }
     }
 
-    /// Puts the group among the ready ones, if all of its pods are ready.
+    /// Makes the group ready if none of its pods is gated.
     fn activate_group(
         &mut self,
         profiles: &Profiles,
@@ -288,7 +289,7 @@ impl Queue {
         }
     }
 
-    /// An event, or an update of the pod that holds it back, may help a group.
+    /// Makes a group ready after an event, or an update of the pod that gates it, if no other pod is gated.
     pub(super) fn release_group(&mut self, profiles: &Profiles, uid: &str, event: Cow<'static, str>) {
         let Some(key) = self.pods.get(uid).and_then(|w| w.info.group()) else { return };
         let entity = self.waiters.as_ref().and_then(|w| w.entities.get(&key));
@@ -319,7 +320,7 @@ impl Queue {
         self.entity_came("backoff", event, "podgroup");
     }
 
-    /// A waiting pod is gone: out of its group, too.
+    /// Removes a waiting pod from its group.
     pub(super) fn leave(&mut self, uid: &str, number: u64) {
         let Some(key) = self.pods.get(uid).and_then(|w| w.info.group()) else { return };
         self.ungate(uid);
@@ -331,7 +332,7 @@ impl Queue {
             waiters.put(&key, At::Incomplete);
             waiters.entities.remove(&key);
         } else if gating {
-            // Whether another one holds it back is looked at next.
+            // Whether another pod is gated is checked when the group becomes ready.
             self.hold_back(&key, Duration::ZERO, ADDED.into());
         }
     }
@@ -346,7 +347,7 @@ impl Queue {
         }
     }
 
-    /// How many groups and how many of their pods are ready, in back-off, held back, and without a PodGroup.
+    /// The numbers of groups and of their pods that are ready, in back-off, gated, and without a PodGroup.
     pub fn groups_pending(&self) -> Option<[(&'static str, usize, usize); 4]> {
         let mut counts = [("active", 0, 0), ("backoff", 0, 0), ("gated", 0, 0), ("incomplete", 0, 0)];
         for entity in self.waiters.as_ref()?.entities.values() {

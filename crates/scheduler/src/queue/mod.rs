@@ -1,7 +1,7 @@
-//! Waiting pods: ready ones in order, those in back-off, and those that wait for an event that may help them.
+//! The queue of waiting pods: ready ones in order, those in back-off, and those that wait for an event.
 //!
-//! Source: `k8s.io/kubernetes/pkg/scheduler/backend/queue`; back-off from 1 s, doubled per attempt, 10 s at most;
-//! after five minutes an unschedulable pod is tried again whatever happened.
+//! Source: `k8s.io/kubernetes/pkg/scheduler/backend/queue`. The back-off is 1 s, doubled with each attempt, 10 s at
+//! most; after five minutes an unschedulable pod is retried even without an event.
 
 mod groups;
 
@@ -18,42 +18,42 @@ use crate::framework::{Changed, ClusterEvent, PodInfo, Profiles, Status};
 use crate::metrics::{Metric, Metrics};
 
 const MAX_UNSCHEDULABLE: Duration = Duration::from_secs(300);
-/// Events kept for pods that are being scheduled at the moment; beyond it they count as helped.
+/// The number of events kept for pods in their cycle. A pod that has missed events is retried as if they had helped.
 const MAX_EVENT_LOG: usize = 4096;
 
 type Uid = Arc<str>;
 
 #[derive(Debug, Clone, PartialEq)]
 enum Place {
-    /// The key in `active`.
+    /// Ready; the key in `active`.
     Active((i64, u64)),
-    /// The key in `backoff`.
+    /// In back-off; the key in `backoff`.
     Backoff((Duration, u64)),
-    /// The key in `parked`: since when.
+    /// Unschedulable; the key in `parked`, which begins with the time since when.
     Unschedulable((Duration, u64)),
-    /// Held back by a PreEnqueue plugin.
+    /// Gated by a PreEnqueue plugin.
     Gated,
-    /// Popped; the key in `in_flight` begins with the number of the first event it has not seen.
+    /// Popped; the key in `in_flight`, which begins with the number of the first event after it was popped.
     InFlight((u64, u64)),
-    /// Waits with its group; its number there.
+    /// Waits as part of its group; its number there.
     Member(u64),
-    /// Its group's cycle found it a node; it is being bound.
+    /// Placed by its group's cycle; it is being bound.
     Placed,
 }
 
 struct Waiting {
     info: Arc<PodInfo>,
     attempts: u32,
-    /// When it was tried first.
+    /// The time of the first attempt.
     first: Option<Duration>,
-    /// It is tried again because of the time alone.
+    /// The last retry was due to `MAX_UNSCHEDULABLE` and not to an event.
     flushed: bool,
-    /// The plugins that turned it down last.
+    /// The plugins that rejected the pod last.
     plugins: BTreeSet<&'static str>,
     place: Place,
 }
 
-/// How long a pod waits after an attempt.
+/// The back-off after an attempt.
 #[derive(Debug, Clone, Copy)]
 pub struct Backoff {
     pub initial: Duration,
@@ -75,7 +75,7 @@ impl Backoff {
     }
 }
 
-/// The queue. Time is passed in, as the clock's monotonic reading.
+/// The scheduling queue. Callers pass the time in, as the clock's monotonic reading.
 #[derive(Default)]
 pub struct Queue {
     pods: HashMap<Uid, Waiting>,
@@ -83,29 +83,29 @@ pub struct Queue {
     backoff: BTreeMap<(Duration, u64), Uid>,
     parked: BTreeMap<(Duration, u64), Uid>,
     in_flight: BTreeSet<(u64, u64)>,
-    /// Unschedulable and gated pods by the plugins that turned them down.
+    /// Unschedulable and gated pods by the plugins that rejected them.
     by_plugin: HashMap<&'static str, BTreeSet<Uid>>,
     sequence: u64,
     log: BTreeMap<u64, (ClusterEvent, Changed)>,
     next_event: u64,
     times: Backoff,
-    /// Pods that came into a part of the queue, by what brought them.
+    /// The number of pods that entered a part of the queue, by part and event.
     incoming: BTreeMap<(&'static str, Cow<'static, str>), u64>,
-    /// As `incoming`, of pods alone and of groups; the type comes third.
+    /// Like `incoming`, for single pods and groups; the third key is the type.
     incoming_entities: BTreeMap<(&'static str, Cow<'static, str>, &'static str), u64>,
-    /// Where the times of hints are recorded.
+    /// The metrics that the durations of hints are recorded in.
     metrics: Option<Arc<Metrics>>,
-    /// The groups, where pods wait in groups at all.
+    /// The waiting groups, if gang scheduling is on.
     waiters: Option<Waiters>,
 }
 
-/// What a pod has been through.
+/// The scheduling history of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
     pub attempts: u32,
-    /// When it was tried first.
+    /// The time of the first attempt.
     pub first: Duration,
-    /// It was tried again because of the time alone.
+    /// The last retry was due to the five-minute limit and not to an event.
     pub flushed: bool,
 }
 
@@ -120,18 +120,18 @@ impl Queue {
         Self { times, ..Self::default() }
     }
 
-    /// Records the times of plugins' hints from now on.
+    /// Starts recording the durations of plugins' hints.
     pub fn measure(&mut self, metrics: &Arc<Metrics>) {
         self.metrics = Some(Arc::clone(metrics));
     }
 
-    /// How many pods are ready, in back-off, and neither.
+    /// The numbers of pods that are ready, in back-off, and neither.
     pub fn counts(&self) -> (usize, usize, usize) {
         let rest = self.pods.len() - self.active.len() - self.backoff.len() - self.in_flight.len();
         (self.active.len(), self.backoff.len(), rest)
     }
 
-    /// Adds a new pod, or takes over a change of one that waits; `events` say what the change was.
+    /// Adds a new pod, or takes over an update of a waiting one; `events` describe the update.
     pub fn set(
         &mut self,
         profiles: &Profiles,
@@ -170,19 +170,19 @@ impl Queue {
         }
     }
 
-    /// Forgets a pod: it is bound or gone.
+    /// Removes a pod that was bound or deleted.
     pub fn remove(&mut self, uid: &str) {
         self.unplace(uid);
         self.pods.remove(uid);
         self.trim_log();
     }
 
-    /// The pod as it waits.
+    /// Returns a waiting pod.
     pub fn get(&self, uid: &str) -> Option<&Arc<PodInfo>> {
         self.pods.get(uid).map(|w| &w.info)
     }
 
-    /// The next pod, if one is ready.
+    /// Pops the next ready pod.
     pub fn pop(&mut self, profiles: &Profiles, now: Duration) -> Option<Arc<PodInfo>> {
         self.flush(profiles, now);
         let (_, uid) = self.active.pop_first()?;
@@ -196,7 +196,7 @@ impl Queue {
         Some(Arc::clone(&waiting.info))
     }
 
-    /// When to look again, for pods whose time comes by itself.
+    /// When the next pod is due by time (back-off, five-minute limit).
     pub fn next_due(&self) -> Option<Duration> {
         let groups = self.waiters.as_ref().and_then(Waiters::next_due);
         let backoff = self.backoff.keys().next().map(|(at, _)| *at);
@@ -204,7 +204,8 @@ impl Queue {
         stale.into_iter().chain(backoff).chain(groups).min()
     }
 
-    /// Puts back a pod that did not fit. With no plugins named (an error), it is tried again after its back-off.
+    /// Returns an unschedulable pod to the queue. If `plugins` is empty (an error), the pod is retried after its
+    /// back-off.
     pub fn reject(&mut self, profiles: &Profiles, uid: &str, plugins: BTreeSet<&'static str>, now: Duration) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
         let (uid, place) = (uid.clone(), waiting.place.clone());
@@ -224,7 +225,7 @@ impl Queue {
         self.trim_log();
     }
 
-    /// Wakes the pods that this change may help.
+    /// Makes the pods ready that this change may help.
     pub fn on_event(&mut self, profiles: &Profiles, event: ClusterEvent, change: &Changed, now: Duration) {
         let mut candidates: BTreeSet<Uid> = BTreeSet::new();
         let mut heard = false;
@@ -234,7 +235,7 @@ impl Queue {
                 candidates.extend(self.by_plugin.get(plugin.name()).into_iter().flatten().cloned());
             }
         }
-        // An extender does not say what would help.
+        // Extenders have no hints, so every event may help.
         candidates.extend(self.by_plugin.get(EXTENDER).into_iter().flatten().cloned());
         for uid in candidates {
             if self.helps(profiles, &uid, event, change) {
@@ -246,7 +247,7 @@ impl Queue {
         }
     }
 
-    /// Tries these pods again soon, whatever turned them down.
+    /// Retries these pods soon, whichever plugins rejected them.
     pub fn activate_all(&mut self, profiles: &Profiles, uids: &[Box<str>], now: Duration) {
         for uid in uids {
             if let Some((uid, waiting)) = self.pods.get_key_value(&**uid)
@@ -298,7 +299,7 @@ impl Queue {
         })
     }
 
-    /// The events kept for pods that are being scheduled, by name, and these pods.
+    /// The numbers of events kept for pods in their cycle, by name, and of these pods.
     pub fn in_flight_events(&self) -> BTreeMap<Cow<'static, str>, usize> {
         let mut counts = BTreeMap::from([(Cow::from("PodPopped"), self.in_flight.len())]);
         for (event, _) in self.log.values() {
@@ -307,7 +308,7 @@ impl Queue {
         counts
     }
 
-    /// Moves a pod on: to the ready ones, or into its back-off if that has not passed.
+    /// Moves a pod to the ready ones, or into back-off if that has not passed yet.
     fn release(&mut self, profiles: &Profiles, uid: &Uid, now: Duration, event: Cow<'static, str>) {
         let Some(waiting) = self.pods.get(uid) else { return };
         let (attempts, place) = (waiting.attempts, waiting.place.clone());
@@ -343,25 +344,25 @@ impl Queue {
         *self.incoming_entities.entry((queue, event, kind)).or_insert(0) += 1;
     }
 
-    /// As [`Queue::take_incoming`], of pods that are in no group, and groups; the type comes third.
+    /// Like [`Queue::take_incoming`], for single pods and groups; the third key is the type.
     pub fn take_incoming_entities(
         &mut self,
     ) -> BTreeMap<(&'static str, Cow<'static, str>, &'static str), u64> {
         std::mem::take(&mut self.incoming_entities)
     }
 
-    /// The pods that came into a part of the queue since this was last asked: the part, what brought them, how many.
+    /// The number of pods that entered a part of the queue since the last call, by part and event.
     pub fn take_incoming(&mut self) -> BTreeMap<(&'static str, Cow<'static, str>), u64> {
         std::mem::take(&mut self.incoming)
     }
 
-    /// What a pod that is being scheduled has been through.
+    /// The history of a pod in its cycle.
     pub fn record(&self, uid: &str) -> Option<Record> {
         let waiting = self.pods.get(uid)?;
         Some(Record { attempts: waiting.attempts, first: waiting.first?, flushed: waiting.flushed })
     }
 
-    /// The waiting pods by where they are, as metrics call it.
+    /// The numbers of waiting pods by their place, labeled as in the metrics.
     pub fn pending(&self) -> [(&'static str, usize); 4] {
         let count = |wanted: fn(&Place) -> bool| self.pods.values().filter(|w| wanted(&w.place)).count();
         [
@@ -372,7 +373,7 @@ impl Queue {
         ]
     }
 
-    /// How many pods wait because of each plugin, by scheduler name.
+    /// The numbers of pods that wait because of a plugin, by plugin and scheduler name.
     pub fn unschedulable(&self) -> BTreeMap<(&'static str, &str), usize> {
         let mut counts = BTreeMap::new();
         for (plugin, uids) in &self.by_plugin {
@@ -430,7 +431,7 @@ impl Queue {
         }
     }
 
-    /// Takes the pod out of every index.
+    /// Removes the pod from every index.
     fn unplace(&mut self, uid: &str) {
         let Some(waiting) = self.pods.get(uid) else { return };
         match &waiting.place {
@@ -459,7 +460,7 @@ impl Queue {
         }
     }
 
-    /// The pod does not wait because of this plugin any more.
+    /// Records that the pod no longer waits because of this plugin.
     fn forget_verdict(&mut self, plugin: &'static str, uid: &str) {
         if let Some(pods) = self.by_plugin.get_mut(plugin) {
             pods.remove(uid);
@@ -664,7 +665,7 @@ mod tests {
                 );
             }
 
-            /// The names of the pods that are next.
+            /// The names of the next pods.
             fn next(&mut self, now: Duration) -> Vec<String> {
                 let names = |pods: &[Arc<PodInfo>]| pods.iter().map(|p| p.name.to_string()).collect();
                 match self.queue.next(&self.profiles, now) {

@@ -2,7 +2,7 @@
 
 use super::NodeIdx;
 
-/// Which nodes; grows as bits are set.
+/// A bit set of nodes; grows as bits are set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BitSet {
     words: Vec<u64>,
@@ -45,7 +45,7 @@ impl BitSet {
         self.words.iter().all(|word| *word == 0)
     }
 
-    /// The members from `from` on, in order.
+    /// The members at or after `from`, in order.
     pub fn iter_from(&self, from: NodeIdx) -> impl Iterator<Item = NodeIdx> + '_ {
         let mut at = from as usize / 64;
         let mut word = self.words.get(at).map_or(0, |w| w & (u64::MAX << (from % 64)));
@@ -64,7 +64,7 @@ impl BitSet {
         self.iter_from(0)
     }
 
-    /// All members once, beginning at `start` and going round.
+    /// All members once, starting at `start` and wrapping around.
     pub fn iter_round(&self, start: NodeIdx) -> impl Iterator<Item = NodeIdx> + '_ {
         self.iter_from(start).chain(self.iter().take_while(move |at| *at < start))
     }

@@ -1,20 +1,20 @@
-//! One node label over all nodes: its values as small numbers ("domains"), so that counting by value is indexing.
+//! One node label over all nodes: its values are small numbers ("domains"), so that counting by value is indexing.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::NodeIdx;
 
-/// A label value's number within its column. Numbers are used again when no node has the value any more.
+/// The number of a label value within its column. A number is reused when no node has the value any more.
 pub type Domain = u32;
 
-/// The node does not have the label.
+/// Stands for nodes without the label.
 pub const ABSENT: Domain = Domain::MAX;
 
 #[derive(Debug, Clone, Default)]
 pub struct Column {
     of_node: Vec<Domain>,
-    /// By domain: its value and on how many nodes it is.
+    /// By domain: the value and the number of nodes with it.
     values: Vec<(Arc<str>, u32)>,
     by_value: HashMap<Arc<str>, Domain>,
     free: Vec<Domain>,
@@ -22,7 +22,7 @@ pub struct Column {
 }
 
 impl Column {
-    /// The node's domain, or [`ABSENT`].
+    /// The domain of the node, or [`ABSENT`].
     pub fn of(&self, node: NodeIdx) -> Domain {
         self.of_node.get(node as usize).copied().unwrap_or(ABSENT)
     }
@@ -40,13 +40,13 @@ impl Column {
         self.values.len()
     }
 
-    /// Every domain in use with its value.
+    /// The domains in use with their values.
     pub fn domains(&self) -> impl Iterator<Item = (Domain, &str)> {
         let all = self.values.iter().enumerate().filter(|(_, (_, nodes))| *nodes > 0);
         all.map(|(domain, (value, _))| (domain as Domain, &**value))
     }
 
-    /// No node has the label.
+    /// Whether no node has the label.
     pub fn is_unused(&self) -> bool {
         self.nodes == 0
     }

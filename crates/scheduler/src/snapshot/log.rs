@@ -1,4 +1,4 @@
-//! The log of what changed in a snapshot, so that computed state catches up instead of being computed anew.
+//! The log of changes to a snapshot, with which derived state is updated instead of recomputed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,23 +6,24 @@ use std::sync::Arc;
 use super::NodeIdx;
 use crate::framework::footprint::Footprint;
 
-/// Changes kept; whoever is further behind starts anew.
+/// The number of changes kept. Readers that are further behind must recompute.
 const KEPT: usize = 8192;
 
 /// One change.
 #[derive(Clone)]
 pub enum Change {
-    /// The node came, went, or its labels or taints changed: what depends on which nodes there are starts anew.
+    /// The node was added or removed, or its labels or taints changed: state that depends on the set of nodes is
+    /// recomputed.
     Structure(NodeIdx),
-    /// Something else of the node changed that plugins look at, such as its allocatable resources.
+    /// Other properties of the node changed that plugins read, such as its allocatable resources.
     Node(NodeIdx),
-    /// A pod came onto the node (1) or left it (-1).
+    /// A pod was added to the node (1) or removed from it (-1).
     Pod { node: NodeIdx, footprint: Arc<Footprint>, delta: i32 },
     /// Labels of namespaces changed.
     Namespace,
 }
 
-/// The last changes, numbered.
+/// The latest changes, numbered.
 #[derive(Clone, Default)]
 pub struct Log {
     first: u64,
@@ -35,7 +36,7 @@ impl Log {
         self.first + self.entries.len() as u64
     }
 
-    /// What happened from `position` on; `None` when that is not known any more.
+    /// The changes from `position` on; `None` when they are no longer in the log.
     pub fn since(&self, position: u64) -> Option<impl Iterator<Item = &Change>> {
         let skip = position.checked_sub(self.first)?;
         Some(self.entries.range(usize::try_from(skip).ok()?.min(self.entries.len())..))

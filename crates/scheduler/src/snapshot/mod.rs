@@ -1,5 +1,5 @@
-//! The scheduler's picture of the cluster: nodes in a dense table, their labels in columns, pods counted by footprint,
-//! and a log of changes from which whoever keeps something computed catches up.
+//! The scheduler's view of the cluster: nodes in a dense table, their labels in columns, pods counted by footprint, and
+//! a log of changes with which derived state is kept up to date.
 
 mod bitset;
 mod column;
@@ -18,29 +18,29 @@ pub use row::{NodeRow, PlacedPod};
 use crate::framework::footprint::Footprint;
 use crate::framework::terms::Namespaces;
 
-/// A node's place in the table: it keeps it while it exists.
+/// The index of a node in the table, which does not change while the node exists.
 pub type NodeIdx = u32;
 
-/// A label's place among the columns.
+/// The index of a label among the columns.
 pub type ColumnIdx = u32;
 
-/// How many pods of one footprint are on which node.
+/// The number of pods with one footprint, by node.
 #[derive(Clone)]
 pub struct Counted {
     pub footprint: Arc<Footprint>,
     pub by_node: BTreeMap<NodeIdx, u32>,
 }
 
-/// Where an image is.
+/// The nodes that have an image.
 #[derive(Clone, Default)]
 pub struct ImageNodes {
-    /// Its size in bytes by node.
+    /// The image's size in bytes, by node.
     pub sizes: BTreeMap<NodeIdx, i64>,
-    /// Goes up whenever the image comes to a node or goes.
+    /// Increases whenever the image is added to a node or removed from one.
     pub version: u64,
 }
 
-/// Everything that plugins look at. A clone shares nodes and pods with the original and can be scheduled on alone.
+/// Everything that plugins read. A clone shares nodes and pods with the original, and can be changed independently.
 #[derive(Clone, Default)]
 pub struct Snapshot {
     rows: Vec<NodeRow>,
@@ -51,21 +51,21 @@ pub struct Snapshot {
     columns: Vec<Column>,
     column_of: HashMap<Box<str>, ColumnIdx>,
     free_columns: Vec<ColumnIdx>,
-    /// By image name.
+    /// Nodes by image name.
     images: HashMap<Box<str>, ImageNodes>,
     image_version: u64,
-    /// By footprint id.
+    /// Pods by footprint id.
     counted: BTreeMap<u64, Counted>,
-    /// The footprints that carry inter-pod (anti-)affinity of their own.
+    /// The footprints that have inter-pod affinity or anti-affinity themselves.
     with_terms: BTreeSet<u64>,
     namespaces: Namespaces,
-    /// Waiting pods for which room was made, by node name.
+    /// Nominated pods by node name.
     nominated: BTreeMap<Box<str>, Vec<Arc<PlacedPod>>>,
     log: Log,
 }
 
 impl Snapshot {
-    /// The row of a node that is in the table.
+    /// The row of a node that exists.
     pub fn row(&self, node: NodeIdx) -> &NodeRow {
         &self.rows[node as usize]
     }
@@ -78,12 +78,12 @@ impl Snapshot {
         self.find(name).map(|node| self.row(node))
     }
 
-    /// The nodes there are.
+    /// The existing nodes.
     pub fn live(&self) -> &BitSet {
         &self.live
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub fn len(&self) -> usize {
         self.count
     }
@@ -92,28 +92,28 @@ impl Snapshot {
         self.count == 0
     }
 
-    /// One more than the largest index in use.
+    /// One more than the highest index in use.
     pub fn bound(&self) -> usize {
         self.rows.len()
     }
 
-    /// A node label over all nodes; `None` when no node has it.
+    /// The column of a node label; `None` when no node has the label.
     pub fn column(&self, key: &str) -> Option<&Column> {
         self.columns.get(self.column_idx(key) as usize)
     }
 
-    /// The place of a label's column, good until the structure changes. A label that no node has gets a place too, at
-    /// which every node is [`ABSENT`].
+    /// The index of a label's column, valid until the structure changes. A label that no node has also gets an index,
+    /// at which every node is [`ABSENT`].
     pub fn column_idx(&self, key: &str) -> ColumnIdx {
         self.column_of.get(key).copied().unwrap_or(ColumnIdx::MAX)
     }
 
-    /// The node's value of the label, as a number.
+    /// The domain of the node's label value.
     pub fn domain(&self, column: ColumnIdx, node: NodeIdx) -> Domain {
         self.columns.get(column as usize).map_or(ABSENT, |c| c.of(node))
     }
 
-    /// One more than the largest domain of the column.
+    /// One more than the highest domain of the column.
     pub fn domain_bound(&self, column: ColumnIdx) -> usize {
         self.columns.get(column as usize).map_or(0, Column::bound)
     }
@@ -123,27 +123,27 @@ impl Snapshot {
         self.images.get(name)
     }
 
-    /// All pods on nodes, by footprint.
+    /// All placed pods, by footprint.
     pub fn counted(&self) -> impl Iterator<Item = &Counted> {
         self.counted.values()
     }
 
-    /// The pods on nodes that have (anti-)affinity to other pods, by footprint.
+    /// The placed pods that have inter-pod affinity or anti-affinity, by footprint.
     pub fn counted_with_terms(&self) -> impl Iterator<Item = &Counted> {
         self.with_terms.iter().filter_map(|id| self.counted.get(id))
     }
 
-    /// The labels of the namespaces that are known.
+    /// The labels of the known namespaces.
     pub fn namespaces(&self) -> &Namespaces {
         &self.namespaces
     }
 
-    /// Waiting pods for which room was made, by node name.
+    /// The nominated pods by node name.
     pub fn nominated(&self) -> &BTreeMap<Box<str>, Vec<Arc<PlacedPod>>> {
         &self.nominated
     }
 
-    /// Notes the node that a waiting pod is nominated to; `None` forgets it.
+    /// Records the node that a waiting pod is nominated to; `None` clears the nomination.
     pub fn nominate(&mut self, pod: &Arc<PlacedPod>, node: Option<&str>) {
         self.nominated.retain(|_, pods| {
             pods.retain(|p| p.uid != pod.uid);
@@ -158,7 +158,7 @@ impl Snapshot {
         &self.log
     }
 
-    /// Takes over a namespace's labels; `None` forgets it.
+    /// Takes over a namespace's labels; `None` removes the namespace.
     pub fn set_namespace(&mut self, name: &str, labels: Option<BTreeMap<String, String>>) {
         let changed = match labels {
             Some(labels) => {

@@ -1,4 +1,4 @@
-//! Changing the snapshot: nodes and pods come and go, and every index and the log follow.
+//! Changes to the snapshot: adds, updates and removes nodes and pods, and keeps the indexes and the log up to date.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::log::Change;
 use super::row::{NodeRow, PlacedPod};
 use super::{Column, ColumnIdx, Counted, NodeIdx, Snapshot};
 
-/// What an update of a node touches.
+/// What an update of a node affects.
 #[derive(PartialEq, Eq)]
 enum Touched {
     Nothing,
@@ -19,7 +19,7 @@ enum Touched {
 }
 
 impl Snapshot {
-    /// Adds a node, or takes over its new state; its pods stay.
+    /// Adds a node, or takes over its new state. Its pods are kept.
     pub fn set_node(&mut self, node: Arc<Node>) -> NodeIdx {
         let Some(at) = self.find(node.name()) else { return self.add_node(node) };
         let touched = touched(&self.rows[at as usize], &node);
@@ -60,7 +60,7 @@ impl Snapshot {
         at
     }
 
-    /// Takes a node out of the table and hands back the pods that were on it.
+    /// Removes a node from the table. Returns the pods that were on it.
     pub fn remove_node(&mut self, name: &str) -> Vec<Arc<PlacedPod>> {
         let Some(at) = self.by_name.remove(name) else { return Vec::new() };
         let pods = self.rows[at as usize].pods.clone();
@@ -111,7 +111,7 @@ impl Snapshot {
         self.log.push(Change::Pod { node, footprint: Arc::clone(footprint), delta });
     }
 
-    /// Brings the columns up to the row's labels.
+    /// Updates the columns to the row's labels.
     fn set_labels(&mut self, at: NodeIdx, old: &BTreeMap<String, String>) {
         let node = Arc::clone(&self.rows[at as usize].node);
         let empty = BTreeMap::new();
@@ -143,7 +143,7 @@ impl Snapshot {
         idx
     }
 
-    /// Brings the index of images up to the row's.
+    /// Updates the index of images to the row's images.
     fn set_images(&mut self, at: NodeIdx, old: &BTreeMap<Box<str>, i64>) {
         let new = &self.rows[at as usize].images;
         if old == new {
@@ -210,7 +210,7 @@ mod tests {
         let pods = cluster.remove_node("b");
         assert_eq!((pods.len(), cluster.len(), cluster.counted().count()), (2, 2, 0));
         assert_eq!(cluster.column("zone").unwrap().domain("b"), None);
-        assert_eq!(cluster.set_node(node("d").into()), b, "the place is used again");
+        assert_eq!(cluster.set_node(node("d").into()), b, "the index is reused");
         assert_eq!(cluster.row(b).requested.milli_cpu, 0);
     }
 

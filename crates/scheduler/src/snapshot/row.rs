@@ -1,4 +1,4 @@
-//! One node's row: the node as scheduling sees it, the pods on it and their sums.
+//! The row of one node: the node object, the pods on it and the sums of their requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use crate::framework::resources::Resources;
 
 const ANY_ADDRESS: &str = "0.0.0.0";
 
-/// A pod on a node, assumed or bound.
+/// A pod on a node: assumed, bound, or (for nominations) expected there.
 #[derive(Debug)]
 pub struct PlacedPod {
     pub uid: Box<str>,
     pub name: Box<str>,
     pub generation: Option<i64>,
-    /// What it counts as.
+    /// What the pod counts as.
     pub footprint: Arc<Footprint>,
-    /// When the kubelet took it up, in seconds since 1970.
+    /// The pod's start time, in seconds since the Unix epoch.
     pub started_seconds: Option<i64>,
-    /// It is on its way out, to make room for another pod.
+    /// The pod is being evicted by a preemption.
     pub preempted: bool,
 }
 
@@ -31,19 +31,19 @@ impl PlacedPod {
     }
 }
 
-/// A node, the pods on it and what they take.
+/// A node, the pods on it and their requests.
 #[derive(Debug, Clone, Default)]
 pub struct NodeRow {
-    /// Without its images and managed fields.
+    /// The node without images and managed fields.
     pub node: Arc<Node>,
     pub pods: Vec<Arc<PlacedPod>>,
     pub requested: Resources,
-    /// Requests with assumed minimums, for scoring.
+    /// The sum of requests with assumed minimums, for scoring.
     pub non_zero_requested: Resources,
     pub allocatable: Resources,
-    /// Host ports in use.
+    /// The host ports in use.
     pub used_ports: Vec<HostPort>,
-    /// Size in bytes by image name.
+    /// Image sizes in bytes, by image name.
     pub images: BTreeMap<Box<str>, i64>,
 }
 
@@ -52,14 +52,14 @@ impl NodeRow {
         self.node.name()
     }
 
-    /// A row by itself, outside of any table.
+    /// Returns a row outside of any table.
     pub fn of(node: Arc<Node>) -> Self {
         let mut row = Self::default();
         row.set_node(node);
         row
     }
 
-    /// Takes over a new state of the node; its pods stay.
+    /// Takes over a new state of the node. The pods are kept.
     pub(super) fn set_node(&mut self, node: Arc<Node>) {
         let status = node.status.as_ref();
         self.allocatable = Resources::from_list(status.and_then(|s| s.allocatable.as_ref()));
@@ -100,17 +100,17 @@ impl NodeRow {
         Some(pod)
     }
 
-    /// Counts a pod in on trial.
+    /// Adds a pod on trial.
     pub fn put_on(&mut self, pod: Arc<PlacedPod>) {
         self.add_pod(pod);
     }
 
-    /// Counts a pod out on trial.
+    /// Removes a pod on trial.
     pub fn take_off(&mut self, uid: &str) {
         self.remove_pod(uid);
     }
 
-    /// Whether a pod on this node already holds the port, on this address or on all.
+    /// Whether a pod on this node uses the same port, on this address or on all.
     pub fn port_conflicts(&self, wanted: &HostPort) -> bool {
         self.used_ports.iter().any(|used| {
             used.port == wanted.port

@@ -1,17 +1,17 @@
-//! How much one simulation may take.
+//! Limits on the cost of one simulation.
 
 use super::WhatIfError;
 
-/// Pods of all manifests of a simulation together.
+/// The maximum number of pods of all manifests of a simulation.
 const MOST_PODS: usize = 200_000;
 
 /// The limits of one simulation.
 pub struct Bounds<'a> {
-    /// Pods of all manifests together.
+    /// The maximum number of pods of all manifests.
     pub pods: usize,
-    /// Bytes of these pods, as their templates are written.
+    /// The maximum size of these pods in bytes, measured by their templates.
     pub bytes: usize,
-    /// Whether nobody waits for the answer any longer.
+    /// Returns true when the caller no longer waits for the answer.
     pub stop: &'a (dyn Fn() -> bool + 'a),
 }
 
@@ -21,7 +21,7 @@ impl Default for Bounds<'_> {
     }
 }
 
-/// What is left of the bounds.
+/// The rest of the limits.
 pub(super) struct Budget {
     most_pods: usize,
     pods: usize,
@@ -33,7 +33,7 @@ impl Budget {
         Self { most_pods: bounds.pods, pods: bounds.pods, bytes: bounds.bytes }
     }
 
-    /// Takes so many pods of a template of so many bytes, before they are made.
+    /// Deducts this many pods of a template with this many bytes, before the pods are made.
     pub(super) fn take(
         &mut self,
         kind: &str,

@@ -1,4 +1,4 @@
-//! Pod groups in a simulation: placed as a whole or not at all, by the rules of the scheduler's own cycle.
+//! Pod groups in a simulation: placed as a whole or not at all, by the rules of the scheduler's cycle.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use crate::groups::{Groups, group_of};
 use crate::schedule_group::{UNSCHEDULABLE, feasible};
 use crate::schedule_one::Outcome;
 
-/// What is placed in one go.
+/// What is placed in one step.
 pub(super) enum Unit {
     Pod(Box<Pod>),
     Gang(Arc<PodGroup>, Vec<Pod>),
 }
 
-/// Whether it is a pod group, which makes no pods but says how they are placed.
+/// Whether the manifest is a pod group. It makes no pods, but decides how they are placed.
 pub(super) fn is_group(manifest: &Value) -> bool {
     manifest["kind"] == PodGroup::RESOURCE.kind
         && manifest["apiVersion"] == PodGroup::RESOURCE.api_version().as_str()
 }
 
-/// The pods of a group that is known stand together, where the first of them stood.
+/// Splits the pods into units. The pods of a known group form one unit, at the position of the first of them.
 pub(super) fn units(groups: &Groups, pods: Vec<Pod>) -> Vec<Unit> {
     let mut units: Vec<Unit> = Vec::new();
     let mut gangs: BTreeMap<ObjectKey, usize> = BTreeMap::new();
@@ -49,7 +49,7 @@ pub(super) fn units(groups: &Groups, pods: Vec<Pod>) -> Vec<Unit> {
 }
 
 impl WhatIf {
-    /// Takes over a pod group of the manifests.
+    /// Reads a pod group from the manifests.
     pub(super) fn take_group(&mut self, namespace: &str, manifest: &Value) -> Result<(), WhatIfError> {
         let mut manifest = manifest.clone();
         if manifest["metadata"]["namespace"].as_str().unwrap_or_default().is_empty() {
@@ -61,7 +61,7 @@ impl WhatIf {
         Ok(())
     }
 
-    /// Places a group's pods, or none of them where it would not be enough. Nobody is made to leave for them.
+    /// Places a group's pods, or none if too few fit. No other pods are preempted for them.
     pub(super) fn place_gang(
         &mut self,
         group: &PodGroup,

@@ -1,4 +1,4 @@
-//! What the scheduler would do: the very plugins and cycles that schedule, on a picture of a cluster, binding nothing.
+//! Answers what the scheduler would do: runs the real plugins and cycles on a copy of a cluster, and binds nothing.
 
 mod bounds;
 mod gangs;
@@ -34,7 +34,7 @@ pub use bounds::Bounds;
 use bounds::Budget;
 pub use objects::{READ, read};
 
-/// Chance decides between equal nodes; here it always decides alike.
+/// The scheduler chooses at random among equal nodes; a simulation always makes the same choice.
 const SEED: u64 = 1;
 
 #[derive(Debug, Error)]
@@ -59,7 +59,7 @@ pub enum WhatIfError {
     OutOfTime,
 }
 
-/// A cluster to ask questions about.
+/// A copy of a cluster for questions about scheduling.
 pub struct WhatIf {
     profiles: Profiles,
     cache: Cache,
@@ -69,17 +69,17 @@ pub struct WhatIf {
     pods: BTreeMap<ObjectKey, Arc<Pod>>,
     classes: Vec<PriorityClass>,
     simulated: usize,
-    /// Whether a running scheduler's view of failing nodes is part of the picture.
+    /// Whether a running scheduler's node failure awareness is part of the copy.
     health_known: bool,
 }
 
 impl WhatIf {
-    /// From the objects of a cluster, as a `List` has them; kinds that do not matter to scheduling are passed over.
+    /// Creates the copy from the objects of a cluster, as in a `List`. Kinds that scheduling does not read are skipped.
     pub fn new(configuration: &Configuration, objects: &[Value]) -> Result<Self, WhatIfError> {
         Self::with_health(configuration, objects, None)
     }
 
-    /// As `new`, with what a running scheduler thinks of nodes and workloads, which the objects do not say.
+    /// Like `new`, with the running scheduler's state about nodes and workloads, which the objects do not contain.
     pub fn with_health(
         configuration: &Configuration,
         objects: &[Value],
@@ -90,7 +90,7 @@ impl WhatIf {
         if let Some(health) = health {
             catalog.share(health);
         }
-        // Pods name their group only while the feature is on; to others it makes no difference.
+        // Pods name a group only while the feature is on, so for other pods the gate makes no difference.
         let configuration = Configuration { generic_workload: true, ..configuration.clone() };
         let groups = catalog.shared::<Groups>();
         let mut own = Self {
@@ -114,16 +114,16 @@ impl WhatIf {
         Ok(own)
     }
 
-    /// The nodes in the picture.
+    /// The nodes of the copy.
     pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
         self.nodes.values()
     }
 
-    /// A pod of the picture: why it is where it is, or is nowhere.
+    /// Explains a pod of the copy: why it is on its node, or on none.
     pub fn explain_pod(&mut self, namespace: &str, name: &str) -> Result<Explanation, WhatIfError> {
         let key = ObjectKey::new(namespace, name);
         let pod = self.pods.get(&key).cloned().ok_or_else(|| WhatIfError::NoPod(name.to_owned()))?;
-        // Where it is itself, it would be in its own way.
+        // The pod's own requests and terms must not count against it.
         self.cache.take_off(pod.uid());
         let bound = node_of(&pod);
         let explained = self.explain(&if_placed_now(&pod), bound).map(|said| with_remedy(said, &pod, false));
@@ -133,7 +133,8 @@ impl WhatIf {
         explained
     }
 
-    /// A pod that is merely written, or the first one of a workload; `None` for one that makes no pods here.
+    /// Explains the pod of a manifest that does not exist in the cluster, or the first pod of a workload; `None` for
+    /// manifests without pods.
     pub fn explain_manifest(
         &self,
         namespace: &str,
@@ -144,7 +145,7 @@ impl WhatIf {
         first.first().map(explain).transpose()
     }
 
-    /// `bound` is the node it is on.
+    /// Explains a pod; `bound` is the node it is on.
     fn explain(&self, pod: &Pod, bound: Option<String>) -> Result<Explanation, WhatIfError> {
         let info = PodInfo::new(pod);
         let (_, profile) = self.profile(&info)?;
@@ -198,7 +199,7 @@ impl WhatIf {
         Ok(said)
     }
 
-    /// What the objects show of the running scheduler's own view, which is not judged here.
+    /// The hints in the objects about the running scheduler's state that is unknown here.
     fn unknown(&self, info: &PodInfo) -> Vec<String> {
         let mut unknown = Vec::new();
         if let Some(said) = info.said.as_deref().filter(|said| said.1.contains(": held back: ")) {
@@ -218,7 +219,7 @@ impl WhatIf {
         unknown
     }
 
-    /// The node it would go to, or the room that would be made for it, and what would have to change.
+    /// Adds the chosen node, or the preemption that would take place, and the changes that would make more nodes fit.
     fn conclude(&self, said: &mut Explanation, profile: &Profile, info: &PodInfo, work: &Work) {
         said.changes = Change::of(&said.nodes);
         if said.fits > 0 {
@@ -250,13 +251,13 @@ impl WhatIf {
         }
     }
 
-    /// Places the pods of these manifests one after the other, counting each in before the next; those of a group
-    /// together.
+    /// Places the pods of these manifests one after the other, counting each before the next. The pods of a group are
+    /// placed together.
     pub fn simulate(&mut self, namespace: &str, manifests: &[Value]) -> Result<Simulation, WhatIfError> {
         self.simulate_within(namespace, manifests, &Bounds::default())
     }
 
-    /// As [`WhatIf::simulate`], for somebody who may take so much. After an error the picture is in the middle of it.
+    /// Like [`WhatIf::simulate`], with limits. After an error the copy contains the pods that were placed until then.
     pub fn simulate_within(
         &mut self,
         namespace: &str,
@@ -290,7 +291,7 @@ impl WhatIf {
         Ok(simulation)
     }
 
-    /// With a uid of its own.
+    /// Returns the pod with a new uid.
     fn as_new(&mut self, mut pod: Pod) -> Pod {
         self.simulated += 1;
         pod.metadata.uid = Some(format!("simulated-{}", self.simulated));
@@ -352,7 +353,7 @@ fn node_of(pod: &Pod) -> Option<String> {
     pod.spec.as_ref().and_then(|s| s.node_name.clone()).filter(|n| !n.is_empty())
 }
 
-/// What to do about a node that is not there; `is_written`: about the manifest of a pod.
+/// Adds the remedy for a pod that names a node that does not exist; `is_written` means that the pod is from a manifest.
 fn with_remedy(said: Explanation, pod: &Pod, is_written: bool) -> Explanation {
     let Some(node) = said.node.as_deref().filter(|_| said.node_is_missing) else { return said };
     let instead = if is_written {
@@ -368,7 +369,7 @@ fn with_remedy(said: Explanation, pod: &Pod, is_written: bool) -> Explanation {
     Explanation { remedy: Some(remedy), ..said }
 }
 
-/// The pod as the scheduler first saw it: the node that a binding wrote into it is no wish of its own.
+/// Returns the pod as the scheduler first saw it: without the node name that a binding wrote into it.
 fn if_placed_now(pod: &Pod) -> Pod {
     let mut pod = pod.clone();
     if !names_its_node(&pod)
@@ -379,7 +380,7 @@ fn if_placed_now(pod: &Pod) -> Pod {
     pod
 }
 
-/// Whether whoever wrote the pod chose the node: bindings leave no mark in `managedFields`, requests do.
+/// Whether the author of the pod chose the node: requests leave a mark in `managedFields`, bindings do not.
 fn names_its_node(pod: &Pod) -> bool {
     let mut owners = pod.metadata.managed_fields.iter().flatten();
     owners.any(|entry| {
@@ -388,7 +389,7 @@ fn names_its_node(pod: &Pod) -> bool {
     })
 }
 
-/// Every filter's verdict against the node, not the first one alone.
+/// Returns the verdicts of all filters against the node, not only the first one.
 fn objections(work: &Work, cluster: &Snapshot, pod: &PodInfo, at: NodeIdx) -> Vec<Objection> {
     let node = NodeView { cluster, at, row: cluster.row(at) };
     let verdicts = work.filters.iter().map(|f| (f, f.filter.check(&node)));

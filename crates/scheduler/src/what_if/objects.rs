@@ -1,4 +1,4 @@
-//! The objects of a cluster that scheduling looks at, put where the plugins read them.
+//! Reads the objects of a cluster that scheduling depends on, and puts them where the plugins read them.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::groups::Groups;
 
 macro_rules! looked_up {
     ($($kind:ty),* $(,)?) => {
-        /// The resources that a picture of a cluster is made of; the first two it cannot do without.
+        /// The resources that a copy of a cluster is made of. Without the first two it is not possible.
         pub const READ: &[ResourceType] = &[
             Node::RESOURCE, Pod::RESOURCE, Namespace::RESOURCE, PriorityClass::RESOURCE, PodGroup::RESOURCE,
             $(<$kind>::RESOURCE),*
@@ -57,7 +57,7 @@ looked_up!(
     StatefulSet,
 );
 
-/// The objects of a file: YAML of one or several documents, or JSON; lists are taken apart.
+/// Splits the text of a file into objects: YAML with one or more documents, or JSON; lists are split into their items.
 pub fn read(text: &str) -> Result<Vec<Value>, String> {
     let documents: Vec<Value> = if text.trim_start().starts_with('{') {
         vec![serde_json::from_str(text).map_err(|e| e.to_string())?]
@@ -84,7 +84,7 @@ fn decode<K: Kind>(object: &Value) -> Result<K, String> {
 }
 
 impl WhatIf {
-    /// Puts one object into the picture.
+    /// Adds one object to the copy.
     pub(super) fn take(&mut self, catalog: &Catalog, object: &Value) -> Result<(), String> {
         if is::<Node>(object) {
             let node = Arc::new(decode::<Node>(object)?);
@@ -93,7 +93,7 @@ impl WhatIf {
         } else if is::<Pod>(object) {
             let mut pod = decode::<Pod>(object)?;
             if pod.uid().is_empty() {
-                // A picture may be written by hand.
+                // The file may have been written by hand, without uids.
                 pod.metadata.uid = Some(format!("{}/{}", pod.namespace(), pod.name()));
             }
             self.cache.set_pod(&pod);

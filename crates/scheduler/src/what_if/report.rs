@@ -1,4 +1,4 @@
-//! What questions about scheduling are answered with, as JSON has it.
+//! The answers to questions about scheduling, in their JSON form.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use crate::explain::Scores;
 use crate::framework::{Code, PodInfo, Remedy, Status};
 use crate::snapshot::PlacedPod;
 
-/// A plugin's words against a node or a pod.
+/// A plugin's reasons against a node or a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Objection {
     pub plugin: String,
     pub reasons: Vec<String>,
-    /// Whether other pods' leaving could help.
+    /// Whether evicting other pods could help.
     pub preemption_may_help: bool,
-    /// What exactly would have to be different there.
+    /// The changes that would remove the objection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remedies: Vec<String>,
-    /// How much is missing, in thousandths of what is asked for.
+    /// How much is missing, in thousandths of the request.
     #[serde(skip)]
     pub missing: u64,
 }
@@ -41,26 +41,26 @@ impl Objection {
         self
     }
 
-    /// `NodeResourcesFit: Insufficient cpu, Insufficient memory`.
+    /// The text, for example `NodeResourcesFit: Insufficient cpu, Insufficient memory`.
     pub fn words(&self) -> String {
         format!("{}: {}", self.plugin, self.reasons.join(", "))
     }
 }
 
-/// What one plugin gives one node.
+/// The score of one plugin for one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PluginScore {
     pub plugin: String,
     pub weight: i64,
-    /// As the plugin counts.
+    /// The score as the plugin returned it.
     pub raw: i64,
-    /// 0 to 100; times the weight it is in the node's score.
+    /// The score from 0 to 100. Multiplied by the weight it is part of the node's total.
     pub normalized: i64,
 }
 
 impl PluginScore {
-    /// The score of the node at this place among the feasible ones.
+    /// Returns the score of the node with this index among the feasible ones.
     pub fn of(scores: &Scores, place: usize) -> Self {
         let at = |list: &[i64]| list.get(place).copied().unwrap_or_default();
         Self {
@@ -76,7 +76,7 @@ impl PluginScore {
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeReport {
     pub name: String,
-    /// The pod is on it already.
+    /// Whether the pod is on this node already.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub current: bool,
     pub fits: bool,
@@ -84,7 +84,7 @@ pub struct NodeReport {
     pub score: i64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub scores: Vec<PluginScore>,
-    /// Everything against the node.
+    /// All objections to the node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub objections: Vec<Objection>,
 }
@@ -95,33 +95,33 @@ impl NodeReport {
     }
 }
 
-/// Nodes that all the same is against, and nothing else: were that different, they would fit.
+/// Nodes with the same objections. They would fit if these were removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Change {
-    /// With the remedies of the first of the nodes.
+    /// The objections, with the remedies of the first node.
     pub objections: Vec<Objection>,
-    /// The one that lacks least is the first.
+    /// The nodes; the one that misses least is first.
     pub nodes: Vec<String>,
-    /// What exactly would have to be different: not the same on all of them. A few of the ways.
+    /// What exactly would have to change, which can differ between the nodes. Only the first few ways.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ways: Vec<Way>,
-    /// How many ways there are besides these.
+    /// The number of further ways.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more_ways: usize,
 }
 
-/// Nodes on which the same would have to be different.
+/// Nodes that need the same changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Way {
-    /// All of it.
+    /// The changes, all of which are needed.
     pub remedies: Vec<String>,
-    /// The one that lacks least is the first.
+    /// The nodes; the one that misses least is first.
     pub nodes: Vec<String>,
 }
 
-/// Ways that are named of one change.
+/// The number of ways listed for one change.
 const WAYS: usize = 3;
 
 fn is_zero(n: &usize) -> bool {
@@ -129,7 +129,7 @@ fn is_zero(n: &usize) -> bool {
 }
 
 impl Way {
-    /// The first few different ones, in the order of the nodes, and how many more there are.
+    /// Returns the first few different ways in the order of the nodes, and the number of further ones.
     fn of(nodes: &[&NodeReport]) -> (Vec<Self>, usize) {
         let mut places: BTreeMap<Vec<&str>, usize> = BTreeMap::new();
         let mut ways: Vec<Self> = Vec::new();
@@ -154,11 +154,11 @@ impl Way {
     }
 }
 
-/// What makes an objection the same as another one's.
+/// The properties by which two objections count as the same.
 type Against<'a> = (&'a str, &'a [String], bool);
 
 impl Change {
-    /// The smallest changes first, then those that help most nodes.
+    /// Groups the nodes by their objections: the fewest objections first, then the most nodes.
     pub fn of(nodes: &[NodeReport]) -> Vec<Self> {
         let mut by: BTreeMap<Vec<Against>, Vec<&NodeReport>> = BTreeMap::new();
         for node in nodes.iter().filter(|n| !n.fits) {
@@ -204,7 +204,7 @@ pub struct Preemption {
     pub victims: Vec<Victim>,
 }
 
-/// Why a pod would go where it would go, or nowhere.
+/// Why a pod would be placed on its node, or on none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Explanation {
@@ -212,35 +212,35 @@ pub struct Explanation {
     pub pod: String,
     pub scheduler_name: String,
     pub priority: i32,
-    /// The node it is on already.
+    /// The node that the pod is on already.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// The pod names a node, and there is none of that name.
+    /// Whether the pod names a node that does not exist.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub node_is_missing: bool,
-    /// What to do about that.
+    /// What to do about the missing node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
-    /// Nodes that fit, of so many.
+    /// The number of nodes that fit, out of `of`.
     pub fits: usize,
     pub of: usize,
-    /// As events and conditions say it.
+    /// The message, as in events and conditions.
     pub message: String,
-    /// What only the running scheduler knows, and this answer does not.
+    /// What only the running scheduler knows, and this answer therefore leaves open.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<String>,
-    /// What keeps the pod out of the queue.
+    /// The plugins that keep the pod out of the queue.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub held_back: Vec<Objection>,
-    /// Set when a plugin turned the pod down on every node.
+    /// Set when a plugin rejected the pod for every node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rejected: Option<String>,
-    /// The nodes with the highest score; chance decides between several.
+    /// The nodes with the highest score. The scheduler chooses one of them at random.
     pub best: Vec<String>,
-    /// The room that would be made for it.
+    /// The preemption that would make room for the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preemption: Option<Preemption>,
-    /// Those that fit first, the best first.
+    /// All nodes: those that fit first, by descending score.
     pub nodes: Vec<NodeReport>,
     pub changes: Vec<Change>,
 }
@@ -269,13 +269,13 @@ impl Explanation {
     }
 }
 
-/// Where one pod would go.
+/// The placement of one pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Placement {
     pub namespace: String,
     pub pod: String,
-    /// `None`: nowhere, for the reason in `message`.
+    /// The node; `None` means that no node fits, for the reason in `message`.
     pub node: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub preempts: Vec<Victim>,
@@ -295,14 +295,14 @@ impl Placement {
     }
 }
 
-/// What would become of a set of manifests.
+/// The result of simulating a list of manifests.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Simulation {
     pub placed: usize,
     pub unschedulable: usize,
     pub preempted: usize,
-    /// In the order in which they would be scheduled.
+    /// The placements in scheduling order.
     pub pods: Vec<Placement>,
 }
 

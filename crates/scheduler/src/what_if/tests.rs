@@ -60,11 +60,11 @@ fn a_pending_pod_learns_everything_against_every_node() {
     );
     let reserved = said.nodes.iter().find(|n| n.name == "reserved").unwrap();
     let plugins: Vec<&str> = reserved.objections.iter().map(|o| o.plugin.as_str()).collect();
-    assert_eq!(plugins, ["TaintToleration", "NodeResourcesFit"], "the second objection is told, too");
+    assert_eq!(plugins, ["TaintToleration", "NodeResourcesFit"], "the second objection is reported, too");
     let alone: Vec<(&str, bool)> = (said.changes.iter().filter(|c| c.objections.len() == 1))
         .map(|c| (c.nodes[0].as_str(), c.objections[0].preemption_may_help))
         .collect();
-    assert_eq!(alone, [("small", false), ("full", true)], "one thing is against these");
+    assert_eq!(alone, [("small", false), ("full", true)], "these have one objection");
     assert_eq!(said.changes[0].objections[0].words(), "NodeResourcesFit: Insufficient cpu");
 }
 
@@ -135,7 +135,7 @@ fn nodes_that_need_different_things_are_told_apart() {
     assert_eq!(ways[0], "a f: a toleration for x:NoSchedule");
 }
 
-/// What would have to change, on the nearest node first.
+/// The changes that would be needed, on the nearest node first.
 fn remedies(objects: &[Value]) -> Vec<(String, Vec<String>)> {
     let said = cluster(objects).explain_pod("default", "waits").unwrap();
     assert_eq!(said.fits, 0);

@@ -1,4 +1,4 @@
-//! The pods that a manifest would come to: by itself, or by the controller that looks after it.
+//! The pods of a manifest: the pod itself, or those that its controller would create.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::bounds::Budget;
 use super::{WhatIf, WhatIfError};
 use crate::config::strict;
 
-/// The taints that each pod of a DaemonSet tolerates, with their effects.
+/// The taints that every pod of a DaemonSet tolerates, with their effects.
 const DAEMON_TOLERATIONS: [(&str, &str); 6] = [
     ("node.kubernetes.io/not-ready", "NoExecute"),
     ("node.kubernetes.io/unreachable", "NoExecute"),
@@ -22,8 +22,8 @@ const DAEMON_TOLERATIONS: [(&str, &str); 6] = [
     ("node.kubernetes.io/unschedulable", "NoSchedule"),
 ];
 
-/// The pods of a manifest, defaulted, with their priorities, or the first `wanted` of them. `namespace` is for those that
-/// name none.
+/// Returns the pods of a manifest, with defaults and priorities, or the first `wanted` of them. `namespace` applies to
+/// manifests without one.
 pub(super) fn pods(
     what_if: &WhatIf,
     namespace: &str,
@@ -77,7 +77,7 @@ pub(super) fn pods(
     Ok((0..count).map(numbered).collect())
 }
 
-/// What is wrong with a CronJob's Job, said of the CronJob.
+/// Turns an error about a CronJob's Job into one about the CronJob.
 fn in_job_template(wrong: WhatIfError) -> WhatIfError {
     match wrong {
         WhatIfError::Object { at, why, .. } => {
@@ -88,7 +88,7 @@ fn in_job_template(wrong: WhatIfError) -> WhatIfError {
     }
 }
 
-/// A pod of the template, as the API server would take it.
+/// Makes a pod of the template, as the API server would store it.
 fn pod(what_if: &WhatIf, namespace: &str, name: &str, template: &Value) -> Result<Pod, String> {
     let mut value = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"], "spec": template["spec"],
@@ -101,7 +101,7 @@ fn pod(what_if: &WhatIf, namespace: &str, name: &str, template: &Value) -> Resul
     if let Some(resource) = resources::of(&Pod::RESOURCE) {
         resource.strategy.default(&mut value);
     }
-    // The decoder's own error does not say where.
+    // The decoder's own error does not contain the path.
     let placed = |error: String| match strict::read::<Pod>(&value) {
         Err(why) if template["kind"] == "Pod" => why,
         Err(why) => format!("spec.template.{why}"),
@@ -112,7 +112,7 @@ fn pod(what_if: &WhatIf, namespace: &str, name: &str, template: &Value) -> Resul
     Ok(pod)
 }
 
-/// As the Priority admission plugin does.
+/// Sets the priority, as the Priority admission plugin does.
 fn set_priority(what_if: &WhatIf, pod: &mut Pod) -> Result<(), String> {
     let Some(spec) = pod.spec.as_mut() else { return Err("spec: Required value".to_owned()) };
     if spec.priority.is_some() {
@@ -135,12 +135,12 @@ fn set_priority(what_if: &WhatIf, pod: &mut Pod) -> Result<(), String> {
     Ok(())
 }
 
-/// How long a template is as it is written.
+/// The size of a template in bytes, in JSON form.
 fn bytes_of(template: &Value) -> usize {
     template.to_string().len()
 }
 
-/// The pod of a DaemonSet, for whichever node.
+/// Returns a DaemonSet's pod, not yet for a certain node.
 fn for_daemons(template: &Pod) -> Pod {
     let mut pod = template.clone();
     if let Some(spec) = &mut pod.spec {
@@ -155,7 +155,7 @@ fn for_daemons(template: &Pod) -> Pod {
     pod
 }
 
-/// The nodes that a DaemonSet is for, with this pod.
+/// Returns the names of the nodes that the DaemonSet would have this pod on.
 fn daemon_nodes<'a>(what_if: &'a WhatIf, pod: &Pod) -> impl Iterator<Item = &'a str> {
     let wanted = move |node: &&Arc<Node>| {
         let tolerations = placement::tolerations(pod);
@@ -166,7 +166,7 @@ fn daemon_nodes<'a>(what_if: &'a WhatIf, pod: &Pod) -> impl Iterator<Item = &'a 
     what_if.nodes().filter(wanted).map(|node| node.name())
 }
 
-/// The pod bound to come to this node, in the way DaemonSets do it: by an affinity to its name.
+/// Returns the pod with an affinity to this node's name, as the DaemonSet controller creates it.
 fn on_node(pod: &Pod, node: &str) -> Pod {
     let mut pod = pod.clone();
     pod.metadata.name = Some(format!("{}-{node}", pod.name()));

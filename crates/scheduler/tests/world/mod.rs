@@ -1,4 +1,4 @@
-//! What tests of a whole scheduler have in common: the kinds that it watches, and objects from JSON.
+//! Shared by tests of a whole scheduler: the kinds that it watches, and objects from JSON.
 
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;

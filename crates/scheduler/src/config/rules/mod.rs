@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, in upstream's order and words.
+//! Validates a configuration, with upstream's messages in upstream's order.
 //!
 //! Source: `pkg/scheduler/apis/config/validation` of Kubernetes 1.37.
 
@@ -12,11 +12,11 @@ use super::profiles::known;
 use super::{API_VERSION, ConfigError, Configuration, Enabled, PluginConfig, PluginSet, ProfileConfig};
 use crate::extender::config::validate;
 
-/// Plugins that are gone.
+/// Plugins that were removed upstream.
 const REMOVED: [&str; 4] = ["AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits"];
 
 impl Configuration {
-    /// Adds fields that nobody knows, and everything that is against the rules.
+    /// Adds the unknown fields to `unknown` and all violations to `errors`.
     pub(super) fn judge(&self, unknown: &mut Vec<String>, errors: &mut ErrorList) -> Result<(), ConfigError> {
         errors.extend(self.client_connection.validate(&Path::new("clientConnection")));
         errors.extend(self.leader_election.validate(&Path::new("leaderElection")));
@@ -52,7 +52,7 @@ impl Configuration {
         }
     }
 
-    /// There is one queue: all profiles sort it alike.
+    /// Checks that all profiles have the same queue sort plugin, since there is one queue.
     fn queue_sort(&self, path: &Path, errors: &mut ErrorList) {
         let Some((first, others)) = self.profiles.split_first() else { return };
         let sorting = &first.plugins.queue_sort;
@@ -70,7 +70,7 @@ impl Configuration {
     }
 }
 
-/// A set as upstream's messages show it.
+/// A plugin set as upstream's messages print it.
 fn set_text(set: &PluginSet) -> String {
     let list = |plugins: &[Enabled]| {
         let shown = plugins.iter().map(|p| format!("{{\"Name\":{},\"Weight\":{}}}", json!(p.name), p.weight));
@@ -129,7 +129,7 @@ impl ProfileConfig {
 }
 
 impl PluginConfig {
-    /// Of the arguments of plugins that take none, nothing is known.
+    /// For plugins without arguments, every field is unknown.
     fn judge(
         &self,
         path: &Path,

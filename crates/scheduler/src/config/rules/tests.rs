@@ -1,8 +1,8 @@
-//! Files that upstream's kube-scheduler 1.37 takes and files that it refuses, with its words.
+//! Files that upstream's kube-scheduler 1.37 accepts, and files that it refuses, with its messages.
 
 use super::super::*;
 
-/// Below apiVersion and kind.
+/// Parses a file from the lines below apiVersion and kind.
 fn read(more: &str) -> Result<Configuration, String> {
     let text = format!("apiVersion: {API_VERSION}\nkind: {KIND}\n{more}");
     Configuration::from_yaml(&text).map_err(|error| error.to_string())
@@ -12,7 +12,7 @@ fn with_args(plugin: &str, args: &str) -> Result<Configuration, String> {
     read(&format!("profiles: [{{schedulerName: x, pluginConfig: [{{name: {plugin}, args: {args}}}]}}]"))
 }
 
-/// Where upstream's words come from Go's own libraries, ours begin alike.
+/// Where upstream's message is from one of Go's libraries, only the beginning of ours is the same.
 #[track_caller]
 fn refused(read: Result<Configuration, String>, expected: &str, file: &str) {
     let error = read.map(drop).expect_err(file);
