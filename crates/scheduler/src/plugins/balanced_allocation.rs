@@ -1,4 +1,4 @@
-//! NodeResourcesBalancedAllocation: prefers nodes on which resources would be used in even shares.
+//! NodeResourcesBalancedAllocation: prefers nodes on which the resources would be used in equal proportions.
 
 use crate::framework::plugin_args::{PluginArgs, judge};
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -61,7 +61,7 @@ impl Plugin for BalancedAllocation {
     }
 }
 
-/// Shares of what the node has, one per resource that it has.
+/// The used fraction of each resource that the node has.
 #[derive(Default)]
 struct Shares {
     few: [f64; 2],
@@ -99,7 +99,7 @@ impl Score for BalancedAllocation {
         Scope::Row
     }
 
-    /// A best-effort pod changes no balance.
+    /// Returns `None` for best-effort pods, which do not change the balance.
     fn pre_score(&self, _: &Snapshot, shape: &Shape) -> Option<Box<dyn NodeScore>> {
         let requests = requests(&self.resources, &shape.footprint.requests);
         let something = requests.iter().any(|r| *r != 0);
@@ -108,7 +108,7 @@ impl Score for BalancedAllocation {
 }
 
 impl NodeScore for Balance {
-    /// 75 when the pod leaves the balance as it is, more where it improves it, less where it spoils it.
+    /// Returns 75 when the pod does not change the balance, more when it improves the balance, less when it worsens it.
     fn score(&self, node: &NodeView) -> i64 {
         let (mut before, mut after) = (Shares::default(), Shares::default());
         for used in uses(&self.resources, &self.requests, node.row, false).filter(|u| u.allocatable != 0) {

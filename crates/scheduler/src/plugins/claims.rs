@@ -1,4 +1,4 @@
-//! Claims, volumes and classes as the volume plugins read them.
+//! PersistentVolumeClaims, volumes and storage classes, as the volume plugins read them.
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -15,11 +15,11 @@ pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const STORAGE: &str = "storage";
 
-/// A claim that one of a pod's volumes names or makes.
+/// A claim that one of the pod's volumes names, or that is created for an ephemeral volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claimed {
     pub name: String,
-    /// It belongs to this pod alone.
+    /// The claim belongs to this pod alone.
     pub ephemeral: bool,
 }
 
@@ -32,7 +32,7 @@ impl Claimed {
         Some(Self { name: format!("{}-{}", pod.name(), volume.name), ephemeral: true })
     }
 
-    /// Why the claim is not this pod's, where it should be.
+    /// Returns an error message when the claim of an ephemeral volume is not owned by the pod.
     pub fn foreign(&self, pod: &Pod, claim: &PersistentVolumeClaim) -> Option<String> {
         let mut owners = claim.metadata.owner_references.iter().flatten();
         let own = owners.any(|o| o.controller == Some(true) && o.uid == pod.uid());
@@ -52,12 +52,12 @@ pub fn claimed(pod: &Pod) -> impl Iterator<Item = Claimed> + '_ {
     volumes(pod).iter().filter_map(|v| Claimed::of(pod, v))
 }
 
-/// The names of the claims that the pod's volumes name, not those of its ephemeral volumes.
+/// The names of the claims that the pod's volumes name, without those of its ephemeral volumes.
 pub fn named(pod: &Pod) -> impl Iterator<Item = &str> {
     volumes(pod).iter().filter_map(|v| Some(v.persistent_volume_claim.as_ref()?.claim_name.as_str()))
 }
 
-/// Whether the waiting pod has a volume of this claim.
+/// Whether the waiting pod has a volume with this claim.
 pub fn claims(pod: &PodInfo, claim: &PersistentVolumeClaim) -> bool {
     pod.namespace() == claim.namespace() && pod.footprint().claims.iter().any(|c| **c == *claim.name())
 }
@@ -75,13 +75,13 @@ pub fn selected_node(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.metadata.annotations.as_ref()?.get(SELECTED_NODE).map(String::as_str)
 }
 
-/// Both sides of the binding are written.
+/// Whether both sides of the binding are written.
 pub fn is_fully_bound(claim: &PersistentVolumeClaim) -> bool {
     let completed = claim.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(BIND_COMPLETED));
     completed && volume_name(claim).is_some()
 }
 
-/// Whether a claim without a volume waits for its first pod.
+/// Whether an unbound claim waits for its first pod (`WaitForFirstConsumer`).
 pub fn waits_for_pod(catalog: &Catalog, claim: &PersistentVolumeClaim) -> Result<bool, String> {
     let name = class_of(claim);
     let Some(class) = Some(name).filter(|n| !n.is_empty()).and_then(|n| catalog.get::<StorageClass>("", n))
@@ -104,7 +104,7 @@ pub fn capacity(volume: &PersistentVolume) -> Option<Quantity> {
     Quantity::parse(&amount.0).ok()
 }
 
-/// Whether the volume can be reached from the node.
+/// Whether the volume's node affinity allows the node.
 pub fn reaches(volume: &PersistentVolume, node: &Node) -> bool {
     let affinity = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref());
     let Some(required) = affinity.and_then(|a| a.required.as_ref()) else { return true };

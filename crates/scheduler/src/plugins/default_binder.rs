@@ -1,4 +1,4 @@
-//! DefaultBinder: writes the decision through the pod's binding subresource.
+//! DefaultBinder: writes the decision to the pod's binding subresource.
 
 use std::sync::Arc;
 

@@ -1,14 +1,14 @@
-//! Numbers by the value of one node label: how many pods, or how much weight, are in each topology domain.
+//! Sums by the value of one node label: the number of pods, or the weight, in each topology domain.
 
 use crate::snapshot::{ABSENT, ColumnIdx, NodeIdx, Snapshot};
 
-/// Holds until nodes come, go or change their labels.
+/// Sums by domain. Valid until nodes are added, removed or relabeled.
 #[derive(Debug, Clone)]
 pub struct DomainCounts {
     pub key: Box<str>,
     column: ColumnIdx,
     by_domain: Vec<i64>,
-    /// How many domains have a number other than 0.
+    /// The number of domains whose sum is not 0.
     non_zero: usize,
 }
 
@@ -19,7 +19,7 @@ impl DomainCounts {
         Self { key: key.into(), column, by_domain, non_zero: 0 }
     }
 
-    /// Adds to the node's domain, if it is in one.
+    /// Adds to the sum of the node's domain, if the node has the label.
     pub fn add(&mut self, cluster: &Snapshot, node: NodeIdx, amount: i64) {
         let domain = cluster.domain(self.column, node);
         let Some(count) = self.by_domain.get_mut(domain as usize) else { return };
@@ -28,7 +28,7 @@ impl DomainCounts {
         self.non_zero += usize::from(*count != 0);
     }
 
-    /// The number of the node's domain; `None` when the node has no such label.
+    /// The sum of the node's domain; `None` when the node does not have the label.
     pub fn get(&self, cluster: &Snapshot, node: NodeIdx) -> Option<i64> {
         match cluster.domain(self.column, node) {
             ABSENT => None,
@@ -36,7 +36,7 @@ impl DomainCounts {
         }
     }
 
-    /// All numbers are 0.
+    /// Whether all sums are 0.
     pub fn is_zero(&self) -> bool {
         self.non_zero == 0
     }

@@ -1,4 +1,4 @@
-//! GangScheduling: the pods of a gang wait until there are enough of them, and none starts before enough have a node.
+//! GangScheduling: the pods of a gang wait until enough of them exist, and none starts before enough have a node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +61,7 @@ impl Plugin for GangScheduling {
             return group_of(new) == Some(own);
         }
         let Some(new) = change.new::<PodGroup>().filter(|g| g.key() == own) else { return false };
-        // Of a change, only a smaller gang helps.
+        // Of the updates of a group, only a smaller minCount helps.
         let gang = |g: &PodGroup| g.spec.scheduling_policy.gang.as_ref().map(|g| g.min_count);
         match change.old::<PodGroup>() {
             None => true,
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(said("a"), "");
         groups.set_object(pod_group("g", None).into());
         groups.remove_pod("b");
-        assert_eq!(said("a"), "", "a basic group waits for nobody");
+        assert_eq!(said("a"), "", "the pods of a basic group do not wait");
         assert!(parts.pre_enqueue.unwrap().pre_enqueue(&PodInfo::new(&pod("x").build())).is_success());
     }
 
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(never.code, Code::Unschedulable);
         assert_eq!(never.message(), "minCount (3) cannot be satisfied: 1 scheduled, 1 remaining");
         assert!(judge(Some(3), 3, 0).is_success());
-        assert_eq!(judge(None, 0, 0).code, Code::Unschedulable, "of a basic group one pod has to fit");
+        assert_eq!(judge(None, 0, 0).code, Code::Unschedulable, "one pod of a basic group must fit");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! ImageLocality: prefers nodes that have the pod's images, large images above all.
+//! ImageLocality: prefers nodes that have the pod's images, above all large images.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     },
 };
 
-/// Images below this many bytes in sum make no difference.
+/// Images with less than this many bytes in total score 0.
 const MIN_BYTES: i64 = 23 << 20;
-/// Per container; more makes no further difference.
+/// The total per container above which the score grows no more.
 const MAX_BYTES: i64 = 1000 << 20;
 
 struct ImageLocality;
 
-/// The scores of nodes that have some image.
+/// The scores of the nodes that have at least one of the images.
 struct Local(HashMap<NodeIdx, i64>);
 
 impl Plugin for ImageLocality {
@@ -34,13 +34,13 @@ impl Plugin for ImageLocality {
     }
 }
 
-/// An image's name with its tag.
+/// Returns the image's name with a tag.
 fn with_tag(image: &str) -> String {
     let tagged = image.rfind(':').is_some_and(|colon| colon > image.rfind('/').unwrap_or(0));
     if tagged { image.to_owned() } else { format!("{image}:latest") }
 }
 
-/// The images of containers and of volumes.
+/// The images of containers and of image volumes.
 fn images(shape: &Shape) -> impl Iterator<Item = &String> {
     let spec = shape.spec().into_iter();
     spec.flat_map(|s| {
@@ -55,7 +55,8 @@ impl Score for ImageLocality {
         Scope::Row
     }
 
-    /// Images come to nodes one by one; how many nodes there are changes the structure, which is told otherwise.
+    /// Covers images that are added to nodes. The number of nodes is part of the structure, whose changes are logged
+    /// anyway.
     fn version(&self, cluster: &Snapshot, shape: &Shape) -> u64 {
         images(shape).filter_map(|image| cluster.image(&with_tag(image))).map(|image| image.version).sum()
     }
@@ -65,7 +66,8 @@ impl Score for ImageLocality {
         let total = cluster.len().max(1) as f64;
         let mut sums: HashMap<NodeIdx, i64> = HashMap::new();
         for image in images.iter().filter_map(|image| cluster.image(&with_tag(image))) {
-            // An image that few nodes have counts less, so that these do not attract every pod.
+            // An image counts in proportion to the nodes that have it, so that few nodes with an image do not attract
+            // every pod.
             let spread = image.sizes.len() as f64 / total;
             for (node, size) in &image.sizes {
                 *sums.entry(*node).or_insert(0) += (*size as f64 * spread) as i64;
@@ -108,7 +110,7 @@ mod tests {
     #[test]
     fn the_node_with_the_image_scores_by_size_and_spread() {
         let nodes = vec![node("has").image("web:v1", 512 << 20), node("has-not")];
-        // Half of the nodes have it: 256 MiB count. (256 - 23) / (1000 - 23).
+        // Half of the nodes have it, so 256 of 512 MiB count. (256 - 23) / (1000 - 23).
         assert_eq!(scores(DESCRIPTOR, pod("p").container_image("web:v1"), nodes, vec![]), [23, 0]);
     }
 }

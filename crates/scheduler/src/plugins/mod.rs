@@ -35,7 +35,7 @@ use serde_json::Value;
 
 use crate::framework::{Build, Catalog, Descriptor, Points, Profile};
 
-/// The default set, in the order in which filters run.
+/// The default plugins, in the order in which filters run.
 pub const ALL: &[Descriptor] = &[
     scheduling_gates::DESCRIPTOR,
     priority_sort::DESCRIPTOR,
@@ -61,10 +61,10 @@ pub const ALL: &[Descriptor] = &[
     node_declared_features::DESCRIPTOR,
 ];
 
-/// Plugins that follow the default set while a feature is on.
+/// Plugins that follow the default ones while the feature gate GenericWorkload is on.
 pub const OF_GENERIC_WORKLOAD: &[Descriptor] = &[gang_scheduling::DESCRIPTOR];
 
-/// A profile with the plugins of the default configuration.
+/// Returns a profile with the default plugins.
 pub fn default_profile(scheduler_name: &str, catalog: &Arc<Catalog>) -> Result<Profile, String> {
     let mut points = Points::default();
     for descriptor in ALL {

@@ -1,5 +1,5 @@
-//! NodeAffinity: nodeSelector and required node affinity filter, preferred terms score by their weights; the profile may
-//! add an affinity of its own to every pod's.
+//! NodeAffinity: nodeSelector and required node affinity filter, preferred terms score by their weights. The profile
+//! may add an affinity to that of every pod.
 
 use crate::framework::Remedy;
 use crate::framework::plugin_args::{PluginArgs, judge};
@@ -65,7 +65,7 @@ impl PluginArgs for Args {
     }
 }
 
-/// A term as upstream's scheduler parses it.
+/// Validates a term as upstream's scheduler parses it.
 fn term_problems(term: &NodeSelectorTerm, path: &Path, errors: &mut ErrorList) {
     const NAMES: [&str; 6] = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"];
     for (i, requirement) in term.match_expressions.iter().flatten().enumerate() {
@@ -114,7 +114,7 @@ impl NodeAffinity {
         self.added.required_during_scheduling_ignored_during_execution.as_ref()
     }
 
-    /// Whether the node would do, on its own.
+    /// Whether the node matches, without respect to other nodes.
     fn admits(&self, pod: &PodInfo, node: &Node) -> bool {
         let added = self.added_required();
         added.is_none_or(|a| a.node_selector_terms.iter().any(|t| term_matches(t, node)))
@@ -141,7 +141,7 @@ fn affinity(shape: &Shape) -> Option<&Affinity> {
     shape.spec()?.affinity.as_ref()?.node_affinity.as_ref()
 }
 
-/// The node names that a term allows through `matchFields`, where it names any.
+/// The node names that a term allows through `matchFields`, if it lists any.
 fn named_nodes(term: &NodeSelectorTerm) -> Option<BTreeSet<String>> {
     let fields = term.match_fields.as_deref().unwrap_or_default();
     let sets = fields.iter().filter(|r| r.key == "metadata.name" && r.operator == "In");
@@ -165,7 +165,7 @@ impl Filter for NodeAffinity {
         let required =
             affinity(shape).and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
         let terms = required.map(|r| r.node_selector_terms.as_slice()).unwrap_or_default();
-        // Terms are alternatives: names limit the cycle only when every term has some.
+        // The terms are alternatives: names exclude other nodes only when every term has some.
         let named: Option<Vec<BTreeSet<String>>> = terms.iter().map(named_nodes).collect();
         let only: Option<BTreeSet<String>> =
             named.filter(|n| !n.is_empty()).map(|n| n.into_iter().flatten().collect());
@@ -176,7 +176,7 @@ impl Filter for NodeAffinity {
     }
 }
 
-/// The labels that the node would have to have: those of the nodeSelector, and of the term that lacks fewest.
+/// The labels that the node would need: those of the nodeSelector, and those of the term that misses the fewest.
 fn other_labels(spec: &PodSpec, node: &NodeView) -> Vec<Remedy> {
     let has = |key: &str| match node.row.label(key) {
         Some(value) => format!("; it has {key}={value}"),
@@ -202,7 +202,7 @@ fn other_labels(spec: &PodSpec, node: &NodeView) -> Vec<Remedy> {
     texts.into_iter().map(Remedy::from).collect()
 }
 
-/// `disk In [ssd, nvme]`.
+/// Formats a requirement, for example `disk In [ssd, nvme]`.
 fn words(requirement: &NodeSelectorRequirement) -> String {
     let values = requirement.values.as_deref().unwrap_or_default();
     let values = if values.is_empty() { String::new() } else { format!(" [{}]", values.join(", ")) };
@@ -244,7 +244,7 @@ impl Score for NodeAffinity {
 }
 
 impl NodeScore for Preferred {
-    /// The sum of the weights of the preferred terms that the node meets.
+    /// The sum of the weights of the preferred terms that the node matches.
     fn score(&self, node: &NodeView) -> i64 {
         self.0.iter().filter(|(_, term)| term.matches(node)).map(|(weight, _)| weight).sum()
     }
@@ -254,7 +254,7 @@ impl NodeScore for Preferred {
     }
 }
 
-/// Scales to 0..=100 with the largest number best; all 0 when every number is 0.
+/// Scales scores to 0..=100, the largest best; all 0 when every score is 0.
 pub fn normalize(scores: &mut [i64]) {
     let max = scores.iter().copied().max().unwrap_or(0);
     if max > 0 {

@@ -1,5 +1,5 @@
-//! NodeBreaker: keeps pods away from nodes on which pods of several owners fail to start, until one has tried again. Not
-//! upstream's; it says nothing while no such node is known.
+//! NodeBreaker: keeps pods away from nodes on which pods of several owners fail to start, until a trial pod has started
+//! there. Not an upstream plugin; has no effect while no such node is known.
 
 use std::sync::Arc;
 
@@ -55,12 +55,12 @@ impl Plugin for NodeBreaker {
     }
 }
 
-/// Where most nodes are bad, avoiding them makes nothing better.
+/// Whether avoiding nodes helps: not where most nodes are affected.
 fn is_of_use(health: &Health, cluster: &Snapshot, shape: &Shape) -> bool {
     let distrusted = health.distrusted();
     !distrusted.is_empty()
         && distrusted.iter().filter(|(node, _)| cluster.find(node).is_some()).count() * 2 <= cluster.len()
-        // Daemons may be what mends the node.
+        // A DaemonSet's pod may be what repairs the node.
         && !is_of_daemon_set(&shape.pod)
 }
 
@@ -108,7 +108,7 @@ impl Score for NodeBreaker {
 
 impl NodeScore for PreferTrusted {
     fn score(&self, node: &NodeView) -> i64 {
-        // One on trial is to be tried, or it would never be trusted again.
+        // A node on trial gets no low score: without a pod it would never regain trust.
         match self.0.trust(node.row.name()) {
             Trust::Full | Trust::Trial { .. } => MAX_NODE_SCORE,
             Trust::Less | Trust::Avoided { .. } => 0,
@@ -165,7 +165,7 @@ mod tests {
             let totals = work.totals(cache.snapshot(), &[0, 1]);
             (work.filters.len(), fits, totals)
         };
-        assert_eq!(say(pod("p")), (0, vec![0, 1], vec![0, 0]), "healthy clusters never see it");
+        assert_eq!(say(pod("p")), (0, vec![0, 1], vec![0, 0]), "no effect in a healthy cluster");
         fail(&health, "a", 2, 2);
         assert_eq!(say(pod("p")), (1, vec![0, 1], vec![0, 500]));
         fail(&health, "a", 3, 5);
@@ -173,7 +173,7 @@ mod tests {
         let owner = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": true});
         let mut daemon = pod("d").build();
         daemon.metadata.owner_references = Some(vec![object(owner)]);
-        assert_eq!(say(daemon.into()).1, [0, 1], "daemons go wherever they belong");
+        assert_eq!(say(daemon.into()).1, [0, 1], "pods of DaemonSets are not kept away");
         health.tick(Duration::from_secs(100));
         assert_eq!(say(pod("p")).1, [0, 1], "one may try");
         health.begin("a", "p");
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(say(pod("q")), (0, vec![0, 1], vec![0, 0]));
         fail(&health, "a", 3, 5);
         fail(&health, "b", 4, 8);
-        assert_eq!(say(pod("q")).0, 0, "where all are bad, all are as good as each other");
+        assert_eq!(say(pod("q")).0, 0, "when most nodes are bad, none is avoided");
     }
 
     #[test]

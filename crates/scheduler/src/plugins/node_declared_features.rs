@@ -1,4 +1,4 @@
-//! NodeDeclaredFeatures: nodes have to declare the features that a pod needs.
+//! NodeDeclaredFeatures: a node must declare the features that a pod needs.
 //!
 //! Source: `k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodedeclaredfeatures`, KEP-5328.
 
@@ -27,7 +27,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 struct NodeDeclaredFeatures;
 
-/// The features that a shape needs.
+/// The features that pods of a shape need.
 #[derive(Clone)]
 struct Needs(Vec<&'static str>);
 

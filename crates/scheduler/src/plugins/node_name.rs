@@ -1,4 +1,4 @@
-//! NodeName: a pod that names its node fits on that node only.
+//! NodeName: a pod that names its node fits only on that node.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 struct NodeName;
 
-/// The wanted name.
+/// The name in the pod's spec.
 #[derive(Clone)]
 struct Named(Box<str>);
 

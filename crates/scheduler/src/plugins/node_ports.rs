@@ -1,4 +1,4 @@
-//! NodePorts: no two pods of a node share a host port.
+//! NodePorts: pods on the same node cannot share a host port.
 
 use crate::framework::Remedy;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 struct NodePorts;
 
-/// The ports wanted.
+/// The host ports of the pod.
 #[derive(Clone)]
 struct Wanted(Vec<HostPort>);
 
@@ -44,7 +44,7 @@ impl Plugin for NodePorts {
         }
     }
 
-    /// A pod that goes away helps only if it held one of the wanted ports.
+    /// A removed pod helps only if it had one of the pod's ports.
     fn hint(&self, pod: &PodInfo, _: ClusterEvent, change: &Changed) -> bool {
         let Some(gone) = change.old::<Pod>() else { return true };
         let freed = Footprint::of(gone);
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn ports_conflict_by_number_protocol_and_address() {
-        // address, protocol and port in use; wanted; whether it fits
+        // address, protocol and port in use; the pod's; whether it fits
         let table = [
             (("", "TCP", 80), ("", "TCP", 80), false),
             (("", "TCP", 80), ("", "UDP", 80), true),

@@ -1,4 +1,4 @@
-//! NodeResourcesFit: the node has what the pod requests; scores by what would be free or in use.
+//! NodeResourcesFit: the node must have the requested resources; scores by the resources that would be free or in use.
 
 use super::scoring_strategy::shape_problems;
 use crate::framework::Remedy;
@@ -117,7 +117,7 @@ struct NodeResourcesFit {
     classes: Arc<ResourceClasses>,
 }
 
-/// Extended resources that somebody else looks after.
+/// Extended resources that are managed elsewhere.
 #[derive(Debug, Default)]
 struct Ignored {
     resources: BTreeSet<String>,
@@ -157,7 +157,7 @@ impl NodeResourcesFit {
         }
     }
 
-    /// The wanted resources that DynamicResources looks after on nodes that have none of them.
+    /// The requested resources that DynamicResources provides on nodes that do not have them as extended resources.
     fn devices(&self, wanted: &Resources) -> BTreeSet<String> {
         let named = wanted.scalar.keys().filter(|name| may_be_devices(name));
         named.filter(|name| self.classes.class_of(&self.catalog, name).is_some()).cloned().collect()
@@ -207,7 +207,7 @@ impl Plugin for NodeResourcesFit {
     }
 }
 
-/// Whether the class has come to stand for something that the pod wants.
+/// Whether a DeviceClass has started to provide a resource that the pod requests.
 fn class_helps(wanted: &Resources, change: &Changed) -> bool {
     let (old, new) = (change.old::<DeviceClass>(), change.new::<DeviceClass>());
     let Some(new) = new else { return true };
@@ -220,7 +220,7 @@ fn class_helps(wanted: &Resources, change: &Changed) -> bool {
     }
 }
 
-/// Whether something that the pod wants, or the room for pods, grew.
+/// Whether the allocatable amount of a requested resource, or the number of pods, has grown.
 fn grew(wanted: &Resources, old: &Resources, new: &Resources) -> bool {
     let amount = |r: &Resources, name: &str| r.scalar.get(name).copied().unwrap_or(0);
     new.pods > old.pods
@@ -230,7 +230,7 @@ fn grew(wanted: &Resources, old: &Resources, new: &Resources) -> bool {
         || wanted.scalar.iter().any(|(name, n)| *n > 0 && amount(new, name) > amount(old, name))
 }
 
-/// What is missing on the node; the flag says that even the empty node would not do.
+/// Returns the missing resources. The flag says that even the empty node would not be enough.
 fn insufficient(
     wanted: &Resources,
     ignored: &Ignored,
@@ -263,7 +263,7 @@ fn insufficient(
     (reasons, never)
 }
 
-/// An amount as manifests have it; bytes rounded up to what can be read.
+/// Formats an amount as in manifests; bytes are rounded up to a readable unit.
 fn shown(name: &str, amount: i64) -> String {
     const MI: i64 = 1 << 20;
     match name {

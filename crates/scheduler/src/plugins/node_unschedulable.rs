@@ -1,4 +1,4 @@
-//! NodeUnschedulable: cordoned nodes take only pods that tolerate the unschedulable taint.
+//! NodeUnschedulable: cordoned nodes only accept pods that tolerate the unschedulable taint.
 
 use crate::framework::Remedy;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! PrioritySort: pods of higher priority first, then in the order of arrival.
+//! PrioritySort: pods with higher priority first, then in the order of arrival.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! SchedulingGates: a pod with gates stays out of the queue until they are all removed.
+//! SchedulingGates: a pod with scheduling gates stays out of the active queue until all gates are removed.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Scoring by resources: which resources count how much, and the curves from use to score.
+//! Scoring by resources: the weights of resources, and the functions from utilization to score.
 
 use serde::{Deserialize, Deserializer};
 
@@ -8,7 +8,7 @@ use crate::framework::MAX_NODE_SCORE;
 use crate::framework::resources::Resources;
 use crate::snapshot::NodeRow;
 
-/// A resource and how much it counts.
+/// A resource with its weight.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct ResourceWeight {
     #[serde(default)]
@@ -25,12 +25,12 @@ fn one_for_zero<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
     i64::deserialize(from).map(|weight| if weight == 0 { 1 } else { weight })
 }
 
-/// CPU and memory, alike.
+/// CPU and memory with equal weights.
 pub fn cpu_and_memory() -> Vec<ResourceWeight> {
     ["cpu", "memory"].map(|name| ResourceWeight { name: name.to_owned(), weight: 1 }).into()
 }
 
-/// What a node would have in use, had and has in all, of one resource.
+/// Requested after placement, requested before, and allocatable, of one resource.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Use {
     pub requested: i64,
@@ -38,7 +38,8 @@ pub struct Use {
     pub allocatable: i64,
 }
 
-/// Extended resources, huge pages and attachable volumes: of no matter to pods that do not ask for them.
+/// Whether the name is an extended resource, a huge page size or an attachable volume. These do not matter for pods
+/// that do not request them.
 fn is_scalar(name: &str) -> bool {
     !matches!(name, "cpu" | "memory" | "ephemeral-storage" | "pods")
 }
@@ -52,13 +53,13 @@ fn amount(resources: &Resources, name: &str) -> i64 {
     }
 }
 
-/// What the pod asks for of each resource.
+/// The pod's request of each resource.
 pub fn requests(resources: &[ResourceWeight], pod: &Resources) -> Vec<i64> {
     resources.iter().map(|r| amount(pod, &r.name)).collect()
 }
 
-/// The use of each resource on the node; all zero where it does not matter. `assumed` counts pods without requests
-/// with the assumed minimum of CPU and memory.
+/// The use of each resource on the node; all zero where the resource does not matter. With `assumed`, pods without
+/// requests count with the assumed minimums of CPU and memory.
 pub fn uses<'a>(
     resources: &'a [ResourceWeight],
     requests: &'a [i64],
@@ -83,7 +84,7 @@ pub fn uses<'a>(
     })
 }
 
-/// A point of a curve: percent in use, and the score there from 0 to 10.
+/// A point of the function: utilization in percent, and the score there from 0 to 10.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ShapePoint {
@@ -91,7 +92,7 @@ pub struct ShapePoint {
     pub score: i64,
 }
 
-/// What is wrong with a curve.
+/// Validates the points of a function.
 pub fn shape_problems(shape: &[ShapePoint], path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     if shape.is_empty() {
@@ -114,12 +115,12 @@ pub fn shape_problems(shape: &[ShapePoint], path: &Path) -> ErrorList {
     errors
 }
 
-/// The way from use to score.
+/// The function from utilization to score.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Strategy {
     LeastAllocated,
     MostAllocated,
-    /// Linear between points.
+    /// Linear between the points.
     RequestedToCapacityRatio(Vec<ShapePoint>),
 }
 
@@ -141,7 +142,7 @@ impl Strategy {
         }
     }
 
-    /// The weighted mean over the resources.
+    /// The weighted mean of the scores of the resources.
     pub fn score(&self, resources: &[ResourceWeight], uses: impl Iterator<Item = Use>) -> i64 {
         let ratio = matches!(self, Self::RequestedToCapacityRatio(_));
         let (mut sum, mut weights) = (0, 0);
@@ -160,7 +161,7 @@ impl Strategy {
     }
 }
 
-/// The line through the points, on the scale of node scores.
+/// Interpolates between the points, scaled to node scores.
 pub fn broken_line(shape: &[ShapePoint], at: i64) -> i64 {
     let score = |p: &ShapePoint| p.score * (MAX_NODE_SCORE / 10);
     let Some(after) = shape.iter().position(|p| at <= p.utilization) else {
@@ -188,7 +189,7 @@ mod tests {
     fn strategies_lean_to_their_side() {
         let shape = vec![ShapePoint { utilization: 0, score: 0 }, ShapePoint { utilization: 100, score: 10 }];
         let ratio = Strategy::RequestedToCapacityRatio(shape);
-        // in use, of; least, most, ratio
+        // requested, allocatable; expected scores of least, most, ratio
         let table = [(0, 4, 100, 0, 0), (1, 4, 75, 25, 25), (4, 4, 0, 100, 100), (5, 4, 0, 100, 100)];
         for (requested, of, least, most, by_ratio) in table {
             let one = cpu_and_memory();

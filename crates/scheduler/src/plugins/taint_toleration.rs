@@ -1,4 +1,4 @@
-//! TaintToleration: NoSchedule and NoExecute taints keep pods off, PreferNoSchedule ones lower the score.
+//! TaintToleration: NoSchedule and NoExecute taints exclude nodes, PreferNoSchedule taints lower their score.
 
 use crate::framework::Remedy;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 struct TaintToleration;
 
-/// A pod's tolerations.
+/// The tolerations of a pod.
 #[derive(Clone)]
 struct Tolerations(Vec<Toleration>);
 
@@ -34,7 +34,7 @@ fn of(shape: &Shape) -> &[Toleration] {
     shape.spec().and_then(|s| s.tolerations.as_deref()).unwrap_or_default()
 }
 
-/// Whether one of the taints that keep pods off is not tolerated.
+/// Whether the tolerations leave a NoSchedule or NoExecute taint uncovered.
 pub fn keeps_off(taints: &[Taint], tolerations: &[Toleration]) -> bool {
     let blocking = taints.iter().filter(|t| matches!(t.effect.as_str(), "NoSchedule" | "NoExecute"));
     { blocking }.any(|taint| !tolerated(tolerations, taint))
@@ -81,7 +81,7 @@ impl NodeFilter for Tolerations {
     }
 
     fn remedies(&self, _: &PodInfo, node: &NodeView) -> Vec<Remedy> {
-        // Of a cordon NodeUnschedulable says what to do.
+        // The remedy for a cordon is reported by NodeUnschedulable.
         let others = node.row.taints().iter().filter(|taint| taint.key != CORDON);
         let taints = others.filter(|taint| keeps_off(std::slice::from_ref(taint), &self.0));
         let text = |taint: &Taint| {
@@ -108,7 +108,7 @@ impl Score for TaintToleration {
 }
 
 impl NodeScore for Tolerations {
-    /// How many PreferNoSchedule taints the pod does not tolerate.
+    /// The number of PreferNoSchedule taints that the pod does not tolerate.
     fn score(&self, node: &NodeView) -> i64 {
         let soft = node.row.taints().iter().filter(|t| t.effect == "PreferNoSchedule");
         soft.filter(|taint| !tolerated(&self.0, taint)).count() as i64
@@ -119,7 +119,7 @@ impl NodeScore for Tolerations {
     }
 }
 
-/// Scales to 0..=100 with the smallest number best; all best when every number is 0.
+/// Scales scores to 0..=100, the smallest best; all 100 when every score is 0.
 pub fn reverse_normalize(scores: &mut [i64]) {
     let max = scores.iter().copied().max().unwrap_or(0);
     for score in scores {
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn tolerations_match_taints_as_documented() {
-        // key, operator, value, effect of the toleration; whether it matches key1=value1:NoSchedule
+        // key, operator, value and effect of the toleration; whether it covers key1=value1:NoSchedule
         let table = [
             ("key1", "Equal", "value1", "NoSchedule", true),
             ("key1", "", "value1", "NoSchedule", true),

@@ -1,4 +1,4 @@
-//! Builders of pods and nodes for the plugins' tests, and what a plugin makes of them.
+//! Builders of pods and nodes for tests of plugins, and functions that run a plugin on them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct PodBuilder(Pod);
 #[derive(Clone)]
 pub struct NodeBuilder(Node);
 
-/// A snapshot of these nodes, with pods on them by the node's place.
+/// Returns a snapshot of these nodes, with pods on them by the index of the node.
 pub fn cluster(nodes: Vec<NodeBuilder>, pods: Vec<(usize, PodBuilder)>) -> Snapshot {
     let mut cluster = Snapshot::default();
     nodes.into_iter().for_each(|n| {
@@ -39,7 +39,7 @@ pub fn cluster(nodes: Vec<NodeBuilder>, pods: Vec<(usize, PodBuilder)>) -> Snaps
     cluster
 }
 
-/// A pod group in the default namespace: a gang of at least so many, or a basic one.
+/// Returns a pod group in the default namespace: a gang with this minCount, or a basic group.
 pub fn pod_group(name: &str, min_count: Option<i32>) -> PodGroup {
     let policy = match min_count {
         Some(count) => json!({"gang": {"minCount": count}}),
@@ -50,12 +50,12 @@ pub fn pod_group(name: &str, min_count: Option<i32>) -> PodGroup {
     serde_json::from_value(group).unwrap()
 }
 
-/// A profile of one plugin.
+/// Returns a profile with one plugin.
 pub fn profile_of(descriptor: Descriptor, args: &Value) -> Profile {
     profile_with(descriptor, args, &Arc::default())
 }
 
-/// A profile of one plugin that looks these objects up.
+/// Returns a profile with one plugin that reads from this catalog.
 pub fn profile_with(descriptor: Descriptor, args: &Value, catalog: &Arc<Catalog>) -> Profile {
     let mut points = Points::default();
     let parts = (descriptor.build)(&Build { args, catalog }).unwrap();
@@ -63,7 +63,7 @@ pub fn profile_with(descriptor: Descriptor, args: &Value, catalog: &Arc<Catalog>
     Profile::new("default-scheduler", points, 100)
 }
 
-/// What one plugin says of every node.
+/// Returns a plugin's status for every node.
 pub fn verdicts(
     descriptor: Descriptor,
     pod: PodBuilder,
@@ -83,7 +83,7 @@ fn verdicts_with(
     verdicts_in(&profile_of(descriptor, args), pod, cluster(nodes, there))
 }
 
-/// What one plugin says of every node, with other objects to look up.
+/// Returns a plugin's status for every node, with other objects in the catalog.
 pub fn verdicts_of(
     descriptor: Descriptor,
     catalog: &Arc<Catalog>,
@@ -104,12 +104,12 @@ fn verdicts_in(profile: &Profile, pod: PodBuilder, cluster: Snapshot) -> Vec<Sta
     cluster.live().iter().map(verdict).collect()
 }
 
-/// An object from its JSON.
+/// Decodes an object from JSON.
 pub fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
-/// What one plugin says of one node.
+/// Returns a plugin's status for one node.
 pub fn verdict(descriptor: Descriptor, pod: PodBuilder, node: NodeBuilder, there: Vec<PodBuilder>) -> Status {
     verdict_with(descriptor, &Value::Null, pod, node, there)
 }
@@ -125,7 +125,7 @@ pub fn verdict_with(
     verdicts_with(descriptor, args, pod, vec![node], there).remove(0)
 }
 
-/// The normalized scores that one plugin gives the nodes.
+/// Returns the normalized scores of a plugin for the nodes.
 pub fn scores(
     descriptor: Descriptor,
     pod: PodBuilder,
@@ -161,7 +161,7 @@ fn selector(labels: &[(&str, &str)]) -> Option<LabelSelector> {
     Some(LabelSelector { match_labels: Some(labelled(labels)), match_expressions: None })
 }
 
-/// Pods with these labels, by this topology.
+/// Returns a term that selects pods with these labels, in this topology.
 pub fn term(labels: &[(&str, &str)], topology_key: &str) -> PodAffinityTerm {
     PodAffinityTerm {
         label_selector: selector(labels),
@@ -170,7 +170,7 @@ pub fn term(labels: &[(&str, &str)], topology_key: &str) -> PodAffinityTerm {
     }
 }
 
-/// A hard constraint over the pods with these labels.
+/// Returns a hard constraint for the pods with these labels.
 pub fn spread(key: &str, max_skew: i32, labels: &[(&str, &str)]) -> TopologySpreadConstraint {
     TopologySpreadConstraint {
         topology_key: key.into(),
@@ -185,7 +185,7 @@ pub fn soft_spread(key: &str, max_skew: i32, labels: &[(&str, &str)]) -> Topolog
     TopologySpreadConstraint { when_unsatisfiable: "ScheduleAnyway".into(), ..spread(key, max_skew, labels) }
 }
 
-/// A pod with one container and a uid equal to its name.
+/// Returns a pod with one container, whose uid equals its name.
 pub fn pod(name: &str) -> PodBuilder {
     let metadata = ObjectMeta {
         name: Some(name.into()),
@@ -197,7 +197,7 @@ pub fn pod(name: &str) -> PodBuilder {
     PodBuilder(Pod { metadata, spec: Some(spec), ..Pod::default() })
 }
 
-/// A node with 4 CPUs, 8Gi of memory and room for 110 pods.
+/// Returns a node with 4 CPUs, 8Gi of memory and a limit of 110 pods.
 pub fn node(name: &str) -> NodeBuilder {
     let metadata = ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() };
     NodeBuilder(Node { metadata, ..Node::default() }).capacity("4", "8Gi", 110)
@@ -237,7 +237,7 @@ impl PodBuilder {
         self
     }
 
-    /// A member of this pod group.
+    /// Makes the pod a member of this pod group.
     pub fn group(mut self, name: &str) -> Self {
         self.spec().scheduling_group = Some(PodSchedulingGroup { pod_group_name: Some(name.into()) });
         self
@@ -252,7 +252,7 @@ impl PodBuilder {
         self.spec().affinity.get_or_insert_default()
     }
 
-    /// A required affinity term.
+    /// Adds a required affinity term.
     pub fn affinity(mut self, labels: &[(&str, &str)], topology_key: &str) -> Self {
         let affinity = self.any_affinity().pod_affinity.get_or_insert_default();
         let terms = affinity.required_during_scheduling_ignored_during_execution.get_or_insert_default();
@@ -260,7 +260,7 @@ impl PodBuilder {
         self
     }
 
-    /// A required anti-affinity term.
+    /// Adds a required anti-affinity term.
     pub fn anti_affinity(mut self, labels: &[(&str, &str)], topology_key: &str) -> Self {
         let affinity = self.any_affinity().pod_anti_affinity.get_or_insert_default();
         let terms = affinity.required_during_scheduling_ignored_during_execution.get_or_insert_default();
@@ -268,7 +268,7 @@ impl PodBuilder {
         self
     }
 
-    /// A preferred affinity term.
+    /// Adds a preferred affinity term.
     pub fn prefers(mut self, weight: i32, labels: &[(&str, &str)], topology_key: &str) -> Self {
         let affinity = self.any_affinity().pod_affinity.get_or_insert_default();
         let terms = affinity.preferred_during_scheduling_ignored_during_execution.get_or_insert_default();
@@ -276,7 +276,7 @@ impl PodBuilder {
         self
     }
 
-    /// A preferred anti-affinity term.
+    /// Adds a preferred anti-affinity term.
     pub fn avoids(mut self, weight: i32, labels: &[(&str, &str)], topology_key: &str) -> Self {
         let affinity = self.any_affinity().pod_anti_affinity.get_or_insert_default();
         let terms = affinity.preferred_during_scheduling_ignored_during_execution.get_or_insert_default();
@@ -289,7 +289,7 @@ impl PodBuilder {
         self
     }
 
-    /// A volume with this source.
+    /// Adds a volume with this source.
     pub fn volume(mut self, mut source: Value) -> Self {
         let volumes = self.spec().volumes.get_or_insert_default();
         source["name"] = format!("v{}", volumes.len()).into();
@@ -297,7 +297,7 @@ impl PodBuilder {
         self
     }
 
-    /// A volume of this claim.
+    /// Adds a volume with this claim.
     pub fn claim(self, name: &str) -> Self {
         self.volume(serde_json::json!({"persistentVolumeClaim": {"claimName": name}}))
     }

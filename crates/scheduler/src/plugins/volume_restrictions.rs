@@ -1,4 +1,5 @@
-//! VolumeRestrictions: disks that only one pod of a node may write to, and claims that only one pod at all may use.
+//! VolumeRestrictions: disks that only one pod of a node may write to, and claims that only one pod in the cluster may
+//! use.
 
 use std::sync::Arc;
 
@@ -34,15 +35,15 @@ struct VolumeRestrictions {
 #[derive(Clone)]
 struct Restricted {
     namespace: Arc<str>,
-    /// The pod's disks that not every pod of a node may use.
+    /// The pod's disks that cannot be shared freely within a node.
     disks: Vec<Volume>,
-    /// The pod's claims that only one pod may use.
+    /// The pod's claims with access mode ReadWriteOncePod.
     exclusive: Vec<String>,
-    /// Uses of those by pods on nodes.
+    /// The number of uses of these claims by placed pods.
     uses: i64,
 }
 
-/// Whether two volumes are one disk, and not read only on both sides where that would do.
+/// Whether two volumes are the same disk, unless both are read-only and the disk type allows that.
 fn conflicts(one: &Volume, other: &Volume) -> bool {
     let writes = |one: Option<bool>, other: Option<bool>| !(one.unwrap_or(false) && other.unwrap_or(false));
     if let (Some(a), Some(b)) = (&one.gce_persistent_disk, &other.gce_persistent_disk)
@@ -114,7 +115,7 @@ impl Plugin for VolumeRestrictions {
     }
 }
 
-/// Whether the pod that is gone used something that the waiting one wants.
+/// Whether the deleted pod used a disk or claim that the waiting pod needs.
 fn frees(pod: &PodInfo, gone: &Pod) -> bool {
     let same_namespace = gone.metadata.namespace.as_deref().unwrap_or_default() == pod.namespace();
     let disk = || volumes(pod.pod()).iter().any(|v| volumes(gone).iter().any(|other| conflicts(v, other)));

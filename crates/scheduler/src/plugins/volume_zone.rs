@@ -1,4 +1,4 @@
-//! VolumeZone: a node with a zone or region takes pods whose volumes are labelled with the same one.
+//! VolumeZone: a node with zone or region labels only accepts pods whose volumes have the same zone or region.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,14 +34,14 @@ const REGION: &str = "topology.kubernetes.io/region";
 const OLD_ZONE: &str = "failure-domain.beta.kubernetes.io/zone";
 const OLD_REGION: &str = "failure-domain.beta.kubernetes.io/region";
 const LABELS: [&str; 4] = [OLD_ZONE, OLD_REGION, ZONE, REGION];
-/// Between the zones of a volume that is in several.
+/// Separates the zones of a volume that is in several.
 const DELIMITER: &str = "__";
 
 struct VolumeZone {
     catalog: Arc<Catalog>,
 }
 
-/// A label of a volume and the values that a node may have.
+/// A topology label of a volume, with the values that a node may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Topology {
     key: &'static str,
@@ -51,7 +51,7 @@ struct Topology {
 #[derive(Clone)]
 struct Zones(Vec<Topology>);
 
-/// What the node's label may be called, too.
+/// The current name of a deprecated topology label.
 fn today(key: &str) -> &str {
     match key {
         OLD_ZONE => ZONE,
@@ -71,7 +71,7 @@ fn topologies(volume: &PersistentVolume) -> Vec<Topology> {
 }
 
 impl VolumeZone {
-    /// The topologies of the volume that the claim is bound to; none while it waits for its pod.
+    /// The topologies of the volume that the claim is bound to; none while the claim waits for its pod.
     fn of_claim(&self, namespace: &str, name: &str) -> Result<Vec<Topology>, String> {
         if name.is_empty() {
             return Err("PersistentVolumeClaim had no name".to_owned());

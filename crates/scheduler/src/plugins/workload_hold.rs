@@ -1,5 +1,5 @@
-//! WorkloadHold: holds a workload back whose pods took one node after another with them, until somebody answers for it or
-//! time has passed. Not upstream's; it says nothing while no such workload is known.
+//! WorkloadHold: holds back a workload whose pods made one node after another fail, until it is released or the hold
+//! expires. Not an upstream plugin; has no effect while no such workload is known.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     },
 };
 
-/// On one of the workload's pods it lets the workload go.
+/// The annotation on one of the workload's pods that releases the workload.
 pub const RELEASE: &str = "scheduling.knarr.io/release";
 
 struct WorkloadHold {

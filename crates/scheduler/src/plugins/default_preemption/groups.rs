@@ -1,4 +1,4 @@
-//! Pod groups and preemption: a group that makes room for itself, and groups whose pods leave together or not at all.
+//! Preemption with pod groups: for a group, and of groups whose pods are evicted together.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,18 +14,18 @@ use crate::schedule_one::nominated_before;
 use crate::snapshot::{NodeIdx, PlacedPod, Snapshot};
 use crate::trial::Trial;
 
-/// Pods that leave together.
+/// Pods that are evicted together.
 #[derive(Debug, Clone)]
 pub(super) struct Unit {
     pub pods: Vec<(NodeIdx, Arc<PlacedPod>)>,
-    /// The group's, where it is known.
+    /// The priority of the group if it is known, otherwise of the pod.
     pub priority: i32,
-    /// It is a group, or a pod of one.
+    /// Whether the unit is a group, or a pod of one.
     pub of_group: bool,
 }
 
 impl Unit {
-    /// More important units come first: higher priority, groups, larger ones, longer running.
+    /// The sort key, the most important units first: by higher priority, groups, more pods, earlier start.
     fn importance(&self) -> (Reverse<i32>, Reverse<bool>, Reverse<usize>, i64) {
         let started = self.pods.iter().map(|(_, p)| p.started_seconds.unwrap_or(i64::MAX)).min();
         (
@@ -41,13 +41,13 @@ fn leaves_as_a_whole(group: &PodGroup) -> bool {
     group.spec.disruption_mode.as_ref().is_some_and(|mode| mode.all.is_some())
 }
 
-/// The importance of a pod on a node: its group's, where it has one.
+/// The priority that counts for a placed pod: that of its group, if it has one.
 pub(super) fn priority_of(groups: &Groups, pod: &PlacedPod) -> i32 {
     let group = groups.of_pod(&pod.uid).and_then(|(_, group)| group);
     group.map_or(pod.footprint.priority, |group| priority(&group))
 }
 
-/// The pods of these nodes as units; those of a group that leaves as a whole with its pods on all other nodes.
+/// Splits the pods of these nodes into units. A group that is evicted as a whole includes its pods on all other nodes.
 pub(super) fn units(cluster: &Snapshot, groups: &Groups, nodes: impl Iterator<Item = NodeIdx>) -> Vec<Unit> {
     let mut units: Vec<Unit> = Vec::new();
     let mut whole: BTreeMap<ObjectKey, Arc<PodGroup>> = BTreeMap::new();
@@ -80,8 +80,8 @@ pub(super) fn units(cluster: &Snapshot, groups: &Groups, nodes: impl Iterator<It
     units
 }
 
-/// Those whose removal would break a budget, with how many of their pods would; and the others. The most important
-/// first.
+/// Sorts the units: first those whose eviction violates a budget, with the number of their pods that do, then the
+/// others; each part by descending importance.
 fn by_budget(mut units: Vec<Unit>, budgets: &[Budget]) -> Vec<(Unit, usize)> {
     units.sort_by_key(Unit::importance);
     let mut violates = budget_check(budgets);
@@ -95,7 +95,7 @@ fn by_budget(mut units: Vec<Unit>, budgets: &[Budget]) -> Vec<(Unit, usize)> {
     violating.into_iter().chain(other).collect()
 }
 
-/// As for single pods, with units that leave as a whole.
+/// Like `victims` for single pods, with units that are evicted as a whole.
 pub(super) fn victims(
     attempt: &Attempt,
     groups: &Groups,
@@ -191,7 +191,7 @@ fn make_room(
     Ok(GroupRoom { nodes, victims, disruptions, violations, words })
 }
 
-/// Victims of an earlier attempt are still on their way out.
+/// Returns the room of an earlier attempt whose victims are still terminating.
 fn under_way(groups: &Groups, attempt: &GroupAttempt, cluster: &Snapshot, wanted: i32) -> Option<GroupRoom> {
     let nominated = |p: &Arc<crate::framework::PodInfo>| Some((p.uid.clone(), p.nominated_node.clone()?));
     let nodes: BTreeMap<_, _> = attempt.pods.iter().filter_map(nominated).collect();
@@ -221,10 +221,10 @@ mod tests {
         group
     }
 
-    /// Pods with the place of their node.
+    /// Pods with the index of their node.
     type There = Vec<(usize, PodBuilder)>;
 
-    /// The best node and who leaves it, or the words.
+    /// Returns the best node with its victims, or the message.
     fn preempt(all: Vec<PodGroup>, nodes: Vec<NodeBuilder>, there: There, incoming: PodBuilder) -> String {
         let catalog = Arc::new(Catalog::default());
         let groups = catalog.shared::<Groups>();
@@ -291,7 +291,7 @@ mod tests {
         ];
         for (what, groups, there, expected) in table {
             let said = preempt(groups, two(), there, urgent());
-            // Of two equal nodes either may be looked at first.
+            // Either of two equal nodes may be tried first.
             let same = said == expected || expected == "a: g0 g1" && said == "b: g0 g1";
             assert!(same, "{what}: {said}");
         }

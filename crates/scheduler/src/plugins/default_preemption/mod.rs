@@ -1,5 +1,5 @@
-//! DefaultPreemption: makes room for a pod by removing pods of lower priority, as few and as unimportant as possible,
-//! and within disruption budgets where that can be.
+//! DefaultPreemption: evicts pods of lower priority to make room for a pod. It evicts as few and as unimportant pods as
+//! possible, and respects disruption budgets where possible.
 //!
 //! Source: `k8s.io/kubernetes/pkg/scheduler/framework/preemption`.
 
@@ -84,11 +84,11 @@ struct DefaultPreemption {
     args: Args,
     catalog: Arc<Catalog>,
     groups: Arc<Groups>,
-    /// Where the next search starts, so that it is not always the same nodes.
+    /// The offset at which the next search starts, so that the candidates vary.
     turn: AtomicUsize,
 }
 
-/// A disruption budget and how much of it is left.
+/// A disruption budget with the number of disruptions left.
 struct Budget {
     namespace: String,
     selector: Selector,
@@ -127,7 +127,7 @@ impl PostFilter for DefaultPreemption {
     }
 }
 
-/// Why this pod may not make others leave, if so.
+/// Returns why the pod is not eligible for preemption, if it is not.
 fn not_eligible(attempt: &Attempt, groups: &Groups) -> Option<&'static str> {
     let pod = attempt.pod;
     if pod.spec().and_then(|s| s.preemption_policy.as_deref()) == Some("Never") {
@@ -144,7 +144,8 @@ fn not_eligible(attempt: &Attempt, groups: &Groups) -> Option<&'static str> {
 }
 
 impl DefaultPreemption {
-    /// Nodes on which removing pods helps, as many as are enough; and why not on the others that were tried.
+    /// Returns nodes where evicting pods helps, up to the number to find, and the failures of the other nodes that were
+    /// tried.
     fn candidates(&self, attempt: &Attempt, possible: &[NodeIdx]) -> (Vec<Room>, Vec<(NodeIdx, Status)>) {
         let (mut found, mut failures) = (Vec::new(), Vec::new());
         if possible.is_empty() {
@@ -163,7 +164,7 @@ impl DefaultPreemption {
                 victims(attempt, *at, &budgets)
             };
             match judged {
-                // As upstream has it, no more than enough of those that break a budget are looked at.
+                // Source: upstream. Candidates that violate a budget are only collected up to the number to find.
                 Ok(candidate) if candidate.violations > 0 && found.len() >= enough => {}
                 Ok(candidate) => found.push(candidate),
                 Err(status) => failures.push((*at, status)),
@@ -191,17 +192,17 @@ impl DefaultPreemption {
             })
         };
         let all = self.catalog.list::<PodDisruptionBudget>(None);
-        // An empty selector matches nothing here.
+        // An empty selector matches no pods here.
         all.iter().filter_map(|b| read(b)).filter(|b| !b.selector.is_everything()).collect()
     }
 }
 
-/// More important pods come first: higher priority, then longer running.
+/// The sort key, the most important pods first: by higher priority, then earlier start.
 fn importance(pod: &PlacedPod) -> (Reverse<i32>, i64) {
     (Reverse(pod.footprint.priority), pod.started_seconds.unwrap_or(i64::MAX))
 }
 
-/// Removes all pods of lower priority on trial, then lets as many stay as can.
+/// Removes all pods with lower priority on trial, then puts back as many as possible.
 fn victims(attempt: &Attempt, at: NodeIdx, budgets: &[Budget]) -> Result<Room, Status> {
     let priority = attempt.pod.priority();
     let row = attempt.cluster.row(at);
@@ -237,13 +238,14 @@ fn victims(attempt: &Attempt, at: NodeIdx, budgets: &[Budget]) -> Result<Room, S
     Ok(Room { node: at, victims, violations })
 }
 
-/// Those whose removal would break a budget, and the others.
+/// Splits the pods into those whose eviction violates a budget, and the others.
 fn by_budget(pods: Vec<Arc<PlacedPod>>, budgets: &[Budget]) -> (Vec<Arc<PlacedPod>>, Vec<Arc<PlacedPod>>) {
     let mut violates = budget_check(budgets);
     pods.into_iter().partition(|pod| violates(pod))
 }
 
-/// Says of one pod after the other whether its removal, with that of all before, would break a budget.
+/// Returns a function to call with one pod after the other: whether its eviction, after those before, violates a
+/// budget.
 fn budget_check(budgets: &[Budget]) -> impl FnMut(&PlacedPod) -> bool {
     let mut left: Vec<i64> = budgets.iter().map(|b| b.allowed).collect();
     move |pod| {
@@ -264,19 +266,20 @@ fn budget_check(budgets: &[Budget]) -> impl FnMut(&PlacedPod) -> bool {
     }
 }
 
-/// Fewest broken budgets, lowest priority of the most important, lowest sum of priorities, fewest pods, latest start.
+/// The sort key of candidates: fewest violated budgets, lowest highest priority, lowest sum of priorities, fewest pods,
+/// latest start.
 fn rank(room: &Room) -> (usize, i32, i64, usize, Reverse<i64>) {
-    // The pod's own priority, although a group's may have put it first.
+    // The pod's own priority, even if it was sorted by that of its group.
     let first = room.victims.first().map_or(i32::MIN, |p| p.footprint.priority);
     let highest = room.victims.iter().map(|p| p.footprint.priority).max().unwrap_or(i32::MIN);
-    // Shifted, so that fewer pods of negative priority are still fewer.
+    // Shifted to be positive, so that fewer pods of negative priority have a lower sum.
     let sum: i64 = room.victims.iter().map(|p| i64::from(p.footprint.priority) + (1 << 31)).sum();
     let most_important = room.victims.iter().filter(|p| p.footprint.priority == highest);
     let earliest = most_important.map(|p| p.started_seconds.unwrap_or(i64::MAX)).min().unwrap_or(i64::MAX);
     (room.violations, first, sum, room.victims.len(), Reverse(earliest))
 }
 
-/// Why no room was found, node by node.
+/// Returns why no room was found, node by node.
 fn unhelpful(attempt: &Attempt, failures: Vec<(NodeIdx, Status)>) -> Diagnosis {
     let mut tried: BTreeMap<NodeIdx, Status> = failures.into_iter().collect();
     let mut diagnosis = Diagnosis::new(attempt.cluster.len());
@@ -313,7 +316,7 @@ mod tests {
         }
     }
 
-    /// Nodes a, b, c with 4 CPUs; the node and the victims' names, or the words.
+    /// Nodes a, b and c with 4 CPUs. Returns the node and the victims' names, or the message.
     fn preempt(
         incoming: PodBuilder,
         there: Vec<(usize, PodBuilder)>,
@@ -373,14 +376,14 @@ mod tests {
             };
             Room { node: 0, victims: victims.iter().map(victim).collect(), violations }
         };
-        // Each is better than the one below it.
+        // Each candidate is better than the one after it.
         let table = [
             room(0, &[(1, 10)]),
             room(0, &[(1, 5)]),
             room(0, &[(1, 10), (-5, 1)]),
             room(0, &[(1, 10), (0, 1)]),
             room(0, &[(2, 10)]),
-            // A group of lower priority than its pod comes behind; the pod's start counts all the same.
+            // A group with a lower priority than its pod is sorted behind; the pod's start still counts.
             room(0, &[(2, 10), (3, 8)]),
             room(0, &[(2, 10), (3, 4)]),
             room(0, &[(3, 10)]),

@@ -1,5 +1,5 @@
-//! Finds devices for claims on one node: an exhaustive search, the first full solution is taken. A pure function of
-//! slices, classes, claims and what is allocated already, with a bound on its work.
+//! Allocates devices to claims on one node with an exhaustive search that takes the first complete solution. A pure
+//! function of slices, classes, claims and existing allocations, with a limit on its work.
 //!
 //! Source: `k8s.io/dynamic-resource-allocation/structured`, KEP-4381, KEP-4816, KEP-4815, KEP-5055, KEP-5075.
 
@@ -18,45 +18,45 @@ use super::search::Search;
 use super::selector::Programs;
 use super::taken::Taken;
 
-/// Devices that one claim can have.
+/// The maximum number of devices in one claim.
 pub const MAX_RESULTS: usize = 32;
-/// Devices looked at in one search.
+/// The maximum number of search steps.
 const MAX_STEPS: u64 = 10_000_000;
-/// Calls within each other from which on a search gets a thread of its own, and that it can have at most.
+/// The recursion depth above which a search runs on a thread of its own, followed by the maximum depth.
 const FRAMES_AT_HAND: usize = 100;
 const MAX_FRAMES: usize = 20_000;
 const FRAME_BYTES: usize = 8 << 10;
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AllocateError {
-    /// It was too much work.
+    /// The search exceeded its limit of time or steps.
     #[error("timed out trying to allocate devices")]
     TimedOut,
-    /// About this node alone.
+    /// An error for this node only.
     #[error("{0}")]
     OnNode(String),
-    /// Something about the claim, its class or a device is wrong: no other node will do either.
+    /// The claim, its class or a device is invalid: the error is the same for every node.
     #[error("{0}")]
     Wrong(String),
 }
 
-/// What there is to allocate from.
+/// The slices and classes to allocate from, with the existing allocations.
 pub struct Cluster {
-    /// By node for those that are one node's.
+    /// Slices of single nodes, by node name.
     of_node: HashMap<String, Vec<Arc<ResourceSlice>>>,
     for_many: Vec<Arc<ResourceSlice>>,
     classes: HashMap<String, Arc<DeviceClass>>,
     pub taken: Taken,
 }
 
-/// How long a search may go on.
+/// The limit on the duration of a search.
 pub struct Patience<'a> {
     steps: AtomicU64,
     over: &'a (dyn Fn() -> bool + Sync),
 }
 
 impl<'a> Patience<'a> {
-    /// Until `over` says so, or very many devices have been looked at.
+    /// Limits a search until `over` returns true, or until `MAX_STEPS`.
     pub fn until(over: &'a (dyn Fn() -> bool + Sync)) -> Self {
         Self { steps: AtomicU64::new(MAX_STEPS), over }
     }
@@ -76,12 +76,12 @@ impl<'a> Patience<'a> {
     }
 }
 
-/// What stays the same for all searches.
+/// The input that all searches share.
 #[derive(Clone, Copy)]
 pub struct Tools<'a> {
     pub programs: &'a Programs,
     pub patience: &'a Patience<'a>,
-    /// Makes the names of shares.
+    /// Makes a new share ID.
     pub share_id: &'a (dyn Fn() -> String + Sync),
 }
 
@@ -105,7 +105,7 @@ impl Cluster {
         self.classes.get(name)
     }
 
-    /// An allocation for each of the claims, or `None` when there are not the devices for them.
+    /// Returns an allocation for each claim, or `None` when the devices are not sufficient.
     pub fn allocate(
         &self,
         node: &Node,
@@ -152,7 +152,7 @@ impl Cluster {
     }
 }
 
-/// How deep the search for a claim's devices goes at most.
+/// The maximum recursion depth of the search for one claim.
 fn frames(claim: &ResourceClaim) -> usize {
     let of_ask = |ask: &Ask| match ask.mode {
         ALL => MAX_RESULTS,

@@ -1,4 +1,4 @@
-//! Writing allocations and reservations into claims before a pod is bound, and taking them back.
+//! Writes allocations and reservations into claims before a pod is bound, and removes them again.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,29 +21,29 @@ use super::taken::results;
 use crate::framework::PodInfo;
 use crate::metrics::{Measured, Metric};
 
-/// Keeps a claim from going away while it has devices.
+/// The finalizer that keeps an allocated claim from being deleted.
 pub const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
-/// How errors begin that metrics tell apart.
+/// The prefix of timeout errors, which metrics count separately.
 const TIMEOUT: &str = "device binding timeout";
 const FAILED: &str = "device binding failed";
-/// Tries to write a claim that others write as well.
+/// The number of attempts to write a claim in case of conflicts.
 const TRIES: usize = 5;
 
-/// A pod's claims, each with the allocation that it is to get.
+/// A pod's claims, each with the allocation to write, if any.
 pub type Claims = Vec<(Arc<ResourceClaim>, Option<AllocationResult>)>;
 
-/// How long a claim that was created may take to be shown.
+/// The maximum time until the informer shows a created claim.
 const SHOWN_WITHIN: Duration = Duration::from_secs(120);
 
-/// Of the claim for extended resources, which is the last one.
+/// Data about the claim for extended resources, which is the last one in the list.
 #[derive(Debug, Clone)]
 pub struct Special {
-    /// Until it is created.
+    /// The claim's uid until it is created.
     pub temporary_uid: String,
     pub mappings: Vec<Mapping>,
 }
 
-/// What was reserved for a pod; the claims are replaced as they are written.
+/// The claims reserved for a pod. Each claim is replaced by its new version when it is written.
 pub struct Reserved {
     claims: Mutex<Claims>,
     special: Option<Special>,
@@ -83,7 +83,7 @@ impl Reserved {
         }
     }
 
-    /// Writes what is missing: allocations, finalizers, reservations.
+    /// Writes missing allocations, finalizers and reservations.
     pub async fn write(&self, client: &Client, devices: &Devices, pod: &PodInfo) -> Result<(), BindError> {
         let tracker = &devices.tracker;
         for (at, (claim, allocated)) in self.claims().into_iter().enumerate() {
@@ -101,7 +101,7 @@ impl Reserved {
         Ok(())
     }
 
-    /// Creates the claim for extended resources with its allocation, and tells of it in the pod's status.
+    /// Creates the claim for extended resources with its allocation, and records it in the pod's status.
     async fn create(
         &self,
         client: &Client,
@@ -120,7 +120,7 @@ impl Reserved {
         self.replace(at, Arc::clone(&created));
         let written = Arc::new(write(client, created, allocated.as_ref(), pod).await?);
         self.replace(at, Arc::clone(&written));
-        // Until it is shown, what it has counts as about to be written.
+        // Until the informer shows the claim, its devices count through the in-flight allocation.
         shown(client, devices, &written).await;
         let mappings = match devices.catalog.get::<Pod>(pod.namespace(), &pod.name) {
             Some(whole) => extended::named(&special.mappings, &whole),
@@ -137,7 +137,7 @@ impl Reserved {
         })
     }
 
-    /// Waits until the devices are prepared that have to be.
+    /// Waits until all devices with binding conditions are ready.
     pub async fn wait(
         &self,
         client: &Client,
@@ -213,7 +213,7 @@ impl Reserved {
     }
 }
 
-/// Writes one claim, starting from its newest state where somebody else has written it.
+/// Writes one claim. After a conflict it starts again from the claim's newest version.
 async fn write(
     client: &Client,
     claim: Arc<ResourceClaim>,
@@ -275,7 +275,7 @@ async fn write_once(
     client.update_status(&claim).await.map_err(failed(what))
 }
 
-/// Waits until the informer shows a claim that was created, within bounds.
+/// Waits until the informer shows a created claim, at most `SHOWN_WITHIN`.
 async fn shown(client: &Client, devices: &Devices, claim: &ResourceClaim) {
     let mut changes = devices.catalog.changes();
     let mut too_late = std::pin::pin!(client.clock().sleep(SHOWN_WITHIN));
@@ -292,7 +292,7 @@ async fn shown(client: &Client, devices: &Devices, claim: &ResourceClaim) {
     }
 }
 
-/// Deletes a claim for extended resources that its pod does not get after all.
+/// Deletes a claim for extended resources whose pod was not bound.
 pub async fn delete(client: Client, claim: Arc<ResourceClaim>) {
     let (namespace, name) = (claim.namespace(), claim.name());
     let mut next = (*claim).clone();
@@ -316,11 +316,11 @@ pub async fn delete(client: Client, claim: Arc<ResourceClaim>) {
     if let Err(error) = deleted
         && !error.is_not_found()
     {
-        tracing::warn!(claim = %full_name(&claim), %error, "claim not deleted");
+        tracing::warn!(claim = %full_name(&claim), %error, "failed to delete the claim");
     }
 }
 
-/// Takes a pod's reservation back.
+/// Removes the pod's reservation from the claim.
 pub async fn give_up(client: Client, claim: Arc<ResourceClaim>, pod_uid: String) {
     let patch = Patch::Strategic(json!({
         "metadata": {"uid": claim.uid()},
@@ -329,17 +329,17 @@ pub async fn give_up(client: Client, claim: Arc<ResourceClaim>, pod_uid: String)
     if let Err(error) = sent
         && !error.is_not_found()
     {
-        tracing::warn!(claim = %full_name(&claim), %error, "claim still reserved");
+        tracing::warn!(claim = %full_name(&claim), %error, "failed to remove the reservation from the claim");
     }
 }
 
-/// Gives the claim's devices back, so that it can get others.
+/// Removes the claim's allocation, so that it can get other devices.
 pub async fn deallocate(client: Client, claim: Arc<ResourceClaim>) {
     let mut next = (*claim).clone();
     next.status = None;
     if let Err(error) = client.update_status(&next).await
         && !error.is_not_found()
     {
-        tracing::warn!(claim = %full_name(&claim), %error, "claim not deallocated");
+        tracing::warn!(claim = %full_name(&claim), %error, "failed to deallocate the claim");
     }
 }

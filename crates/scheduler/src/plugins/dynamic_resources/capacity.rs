@@ -1,4 +1,4 @@
-//! Capacity of devices that several claims share: what a request takes of a device, and whether that is still there.
+//! Capacity of devices that several claims share: the amount a request consumes, and whether that much is left.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ type Capacity = BTreeMap<String, DeviceCapacity>;
 
 const NANOS_PER_MILLI: i128 = 1_000_000;
 
-/// A request that no device can be judged by: it ends the search.
+/// An invalid request or device, which ends the search.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CapacityError {
     #[error(
@@ -42,7 +42,8 @@ fn read(name: &str, quantity: &ApiQuantity) -> Result<Quantity, CapacityError> {
     Quantity::parse(&quantity.0).map_err(|_| CapacityError::Unreadable(name.to_owned(), quantity.0.clone()))
 }
 
-/// What a request takes of each of the device's capacities; `None` when it asks for one that the device does not have.
+/// Returns how much the request consumes of each of the device's capacities; `None` when it requests a capacity that
+/// the device does not have.
 pub fn taken(requests: Requests, capacity: &Capacity) -> Result<Option<Amounts>, CapacityError> {
     if requests.is_some_and(|r| r.keys().any(|name| !capacity.contains_key(name))) {
         return Ok(None);
@@ -77,7 +78,7 @@ fn one(name: &str, asked: Option<Quantity>, has: &DeviceCapacity) -> Result<Quan
     Ok(asked)
 }
 
-/// A range read, with the unit that its steps are counted in: thousandths where all of it can be told in them.
+/// A parsed range, with the unit in which steps are counted: thousandths if all of its values are multiples of them.
 struct Range {
     min: Quantity,
     max: Option<Quantity>,
@@ -100,7 +101,7 @@ impl Range {
     }
 }
 
-/// Thousandths, where that is exact.
+/// The quantity in thousandths, if that is exact.
 fn milli(quantity: &Quantity) -> Option<i64> {
     let exact = quantity.nanos() % NANOS_PER_MILLI == 0;
     i64::try_from(quantity.nanos() / NANOS_PER_MILLI).ok().filter(|_| exact)
@@ -143,7 +144,7 @@ fn round_up(
     })
 }
 
-/// Whether these amounts are allowed by the device's policies, and are there beside what is in use.
+/// Whether the device's policies allow these amounts, and enough is left beside what is in use.
 pub fn is_there(
     amounts: &Amounts,
     capacity: &Capacity,

@@ -1,12 +1,12 @@
-//! What the devices of a claim have to have in common, and what not.
+//! The constraints of a claim: attributes that its devices must share, or must differ in.
 
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceConstraint};
 
-/// A constraint with what it knows of the devices chosen so far. Once it says no, more devices change nothing.
+/// A constraint, with the values of the devices chosen so far. Once it is violated, further devices cannot fix it.
 pub struct Constraint<'a> {
-    /// The requests it is about; all when empty.
+    /// The requests that the constraint applies to; all if empty.
     requests: BTreeSet<&'a str>,
     attribute: &'a str,
     distinct: bool,
@@ -14,7 +14,7 @@ pub struct Constraint<'a> {
 }
 
 impl<'a> Constraint<'a> {
-    /// `None` for kinds of constraints that are not known.
+    /// Returns `None` for unknown types of constraints.
     pub fn of(constraint: &'a DeviceConstraint) -> Option<Self> {
         let (attribute, distinct) = match (&constraint.match_attribute, &constraint.distinct_attribute) {
             (Some(attribute), _) => (attribute, false),
@@ -31,7 +31,7 @@ impl<'a> Constraint<'a> {
             || sub_request.is_some_and(|sub| self.requests.contains(format!("{request}/{sub}").as_str()))
     }
 
-    /// Counts a device in, if it may be chosen beside the others.
+    /// Adds a device if it satisfies the constraint together with the devices before.
     pub fn add(&mut self, request: &str, sub: Option<&str>, driver: &str, device: &'a Device) -> bool {
         if !self.is_about(request, sub) {
             return true;
@@ -48,7 +48,7 @@ impl<'a> Constraint<'a> {
         fits
     }
 
-    /// Takes back what was added last.
+    /// Removes the device that was added last.
     pub fn remove(&mut self, request: &str, sub: Option<&str>) {
         if self.is_about(request, sub) {
             self.values.pop();
@@ -65,7 +65,7 @@ impl<'a> Constraint<'a> {
     }
 }
 
-/// `None` where the value of one is of no kind that can be compared.
+/// Whether two values are equal; `None` if one has a type that cannot be compared.
 fn same(known: &DeviceAttribute, new: &DeviceAttribute) -> Option<bool> {
     match new {
         DeviceAttribute { string: Some(value), .. } => Some(known.string.as_ref() == Some(value)),

@@ -1,4 +1,4 @@
-//! Counters that the devices of a pool share: what partitions of a device use up of it.
+//! Counters shared by the devices of a pool: how much the partitions of a device consume of it.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use knarr_apimachinery::quantity::Quantity;
 use super::pools::{Pool, devices};
 use super::taken::{DeviceId, Taken};
 
-/// Amounts left in a pool, by set and counter; below nothing where more is in use than there is.
+/// The amounts left in a pool, by counter set and counter; negative when more is in use than exists.
 type Left<'a> = BTreeMap<(&'a str, &'a str), Quantity>;
 
-/// What is left in each pool, worked out when it is first asked for.
+/// The amounts left in each pool, computed on first use.
 pub struct Counters<'a> {
     pools: Vec<Option<Left<'a>>>,
 }
@@ -33,7 +33,7 @@ impl<'a> Counters<'a> {
         Self { pools: vec![None; pools] }
     }
 
-    /// Counts the device's consumption in, if all of its pool's counters can bear that.
+    /// Reserves what the device consumes, if all counters of its pool have enough left.
     pub fn reserve(&mut self, pool: &Pool<'a>, at: usize, device: &'a Device, taken: &Taken) -> bool {
         let left = self.pools[at].get_or_insert_with(|| left_in(pool, taken));
         for (counter, amount) in consumed(device) {

@@ -1,4 +1,4 @@
-//! The devices of the cluster as the plugin's extension points look at them.
+//! The state shared by the plugin's extension points: slices, classes and claims with their allocations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,15 +26,15 @@ use crate::framework::{Catalog, PodInfo, Shape};
 pub struct Devices {
     pub catalog: Arc<Catalog>,
     pub tracker: Arc<Tracker>,
-    /// Runs what is written besides preparing a binding.
+    /// Runs the writes other than PreBind.
     pub background: Arc<Background>,
     pub binding_timeout: Duration,
     filter_timeout: Duration,
     programs: Programs,
-    /// With the number of the state that it shows.
+    /// The last cluster state, with the version it was made from.
     cluster: Mutex<Option<(u64, Arc<Cluster>)>>,
     shares: AtomicU64,
-    /// Which classes stand for extended resources.
+    /// The device classes that provide extended resources.
     classes: Arc<ResourceClasses>,
 }
 
@@ -53,7 +53,7 @@ impl Devices {
         }
     }
 
-    /// The pod's claims, as far as it has to have them; an error when it has to wait for one.
+    /// Returns the pod's claims. The error says which claim the pod has to wait for.
     pub fn claims_of(&self, pod: &Pod) -> Result<Vec<Arc<ResourceClaim>>, String> {
         let mut claims = Vec::new();
         for of in pod_claims(pod) {
@@ -75,18 +75,18 @@ impl Devices {
         Ok(claims)
     }
 
-    /// The extended resources that the shape wants, where a class stands for one of them.
+    /// Returns the extended resources that the shape requests, if a class provides at least one of them.
     pub fn extended(&self, shape: &Shape) -> Option<Extended> {
         Extended::of(&self.classes, &self.catalog, shape)
     }
 
-    /// The claim for its extended resources that an earlier attempt to bind the pod has left behind.
+    /// Returns the claim for extended resources that an earlier failed binding of the pod has left behind.
     pub fn left_over(&self, pod: &PodInfo) -> Option<Arc<ResourceClaim>> {
         let claims = self.catalog.list::<ResourceClaim>(Some(pod.namespace()));
         claims.into_iter().find(|claim| extended::is_of(claim, pod.uid()))
     }
 
-    /// Makes the claim for extended resources, the last of these, the pod's own.
+    /// Makes the last of these, the claim for extended resources, the pod's own.
     pub fn own(
         &self,
         mut claims: Vec<Arc<ResourceClaim>>,
@@ -108,7 +108,8 @@ impl Devices {
             + self.tracker.version()
     }
 
-    /// Of no matter to pods without claims, so that nothing of theirs is judged anew.
+    /// The version for [`Filter::version`](crate::framework::Filter::version). Constant for pods without claims, so
+    /// that their cached work stays valid.
     pub fn version(&self, shape: &Shape) -> u64 {
         if pod_claims(&shape.pod).is_empty() {
             let mut scalar = shape.footprint.requests.scalar.keys();
@@ -116,11 +117,11 @@ impl Devices {
                 return 0;
             }
             if self.extended(shape).is_none() {
-                // Told apart from the numbers of a pod with devices.
+                // The high bit distinguishes these numbers from those of pods with devices.
                 return self.catalog.version::<DeviceClass>() | 1 << 63;
             }
         }
-        // Claims become late without any change.
+        // Claims become late by time, without any event.
         let late =
             self.claims_of(&shape.pod).map_or(0, |claims| claims.iter().filter(|c| self.is_late(c)).count());
         self.state() + late as u64
@@ -131,7 +132,7 @@ impl Devices {
         now.is_some_and(|now| is_late(claim, now, self.binding_timeout))
     }
 
-    /// Whether what the claim has, if it has anything, can be used on the node.
+    /// Whether the claim's allocation, if it has one, can be used on the node.
     pub fn is_available(&self, claim: &ResourceClaim, node: &Node) -> bool {
         let Some(allocation) = allocation(claim) else { return true };
         allocation.node_selector.as_ref().is_none_or(|s| selects(s, node))
@@ -157,7 +158,7 @@ impl Devices {
         cluster
     }
 
-    /// An allocation for each of the claims that has none, if the node can have the devices.
+    /// Returns an allocation for each unallocated claim, or `None` when the node's devices are not sufficient.
     pub fn allocate(
         &self,
         node: &Node,
@@ -180,7 +181,7 @@ impl Devices {
         self.cluster().allocate(node, &wanting, tools)
     }
 
-    /// A new name for a share, in the form of a random UUID.
+    /// Returns a new share ID, in the form of a random UUID.
     fn share_id(&self) -> String {
         let n = self.shares.fetch_add(1, Ordering::Relaxed);
         let mut rng = Rng::new();
@@ -191,7 +192,7 @@ impl Devices {
     }
 }
 
-/// The slices with the taints that rules put on their devices.
+/// Returns the slices with the taints that DeviceTaintRules add to their devices.
 fn tainted(slices: Vec<Arc<ResourceSlice>>, rules: &[Arc<DeviceTaintRule>]) -> Vec<Arc<ResourceSlice>> {
     let with_rules = |mut slice: Arc<ResourceSlice>| {
         for rule in rules {

@@ -1,5 +1,5 @@
-//! Extended resources that devices provide: the classes that stand for them, and the claim that asks for the devices in
-//! the pod's name. The claim is written when the pod is bound; until then it exists in memory only.
+//! Extended resources that devices provide: the classes that provide them, and the claim that requests the devices for
+//! the pod. The claim is written when the pod is bound, and exists only in memory until then.
 //!
 //! Source: KEP-5004.
 
@@ -17,19 +17,19 @@ use knarr_apimachinery::quantity::Quantity;
 use crate::framework::{Catalog, PodInfo, Shape, Status};
 use crate::snapshot::NodeRow;
 
-/// Of the claim in memory; no claim of the API can be called so.
+/// The name of the claim in memory, which is not a valid name in the API.
 pub const IN_MEMORY: &str = "<extended-resources>";
-/// Marks claims that were made so.
+/// The annotation of claims that were created for extended resources.
 const ANNOTATION: &str = "resource.kubernetes.io/extended-resource-claim";
-/// Every class stands for the resource of its own name below this.
+/// Each class also provides the resource with this prefix and its own name.
 pub const IMPLICIT: &str = "deviceclass.resource.kubernetes.io/";
 
-/// The names of classes by the extended resource that each says it provides, for one version of the classes.
+/// The class of each extended resource, cached for one version of the classes.
 #[derive(Default)]
 pub struct ResourceClasses(Mutex<(u64, Arc<BTreeMap<String, String>>)>);
 
 impl ResourceClasses {
-    /// The class whose devices the resource is.
+    /// Returns the class whose devices provide the resource.
     pub fn class_of(&self, catalog: &Catalog, resource: &str) -> Option<String> {
         match resource.strip_prefix(IMPLICIT) {
             Some(class) => catalog.get::<DeviceClass>("", class).map(|_| class.to_owned()),
@@ -47,7 +47,7 @@ impl ResourceClasses {
     }
 }
 
-/// Of several classes for one resource the newest counts, and of those the first by name.
+/// Maps resources to classes. If several classes provide a resource, the newest one counts, then the first by name.
 fn by_resource(classes: &[Arc<DeviceClass>]) -> BTreeMap<String, String> {
     let mut order: Vec<_> = classes.iter().collect();
     let age = |c: &DeviceClass| c.metadata.creation_timestamp.as_ref().map(|t| t.0);
@@ -58,28 +58,28 @@ fn by_resource(classes: &[Arc<DeviceClass>]) -> BTreeMap<String, String> {
     named.collect()
 }
 
-/// Whether a resource may be one that devices provide.
+/// Whether devices may provide a resource with this name.
 pub fn may_be_devices(resource: &str) -> bool {
     resource.starts_with(IMPLICIT) || resource.contains('/') && !resource.contains("kubernetes.io/")
 }
 
-/// A shape's extended resources, some of which have a class.
+/// The extended resources of a shape, at least one of which has a class.
 pub struct Extended {
     pod: Arc<Pod>,
-    /// With their classes.
+    /// The resources, each with its class if it has one.
     resources: BTreeMap<String, Option<String>>,
 }
 
-/// Which request of the claim a container's resource is.
+/// Maps a container's resource to a request of the claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
-    /// Its place among the pod's init containers and containers.
+    /// The index among the pod's init containers and containers.
     container: usize,
     resource: String,
     request: String,
 }
 
-/// What a node has to provide as devices.
+/// The resources that a node must provide as devices.
 #[derive(Debug)]
 pub struct OnNode {
     pub claim: ResourceClaim,
@@ -87,7 +87,7 @@ pub struct OnNode {
 }
 
 impl Extended {
-    /// `None` when no class stands for anything that the pod wants.
+    /// Returns `None` when no class provides any of the pod's extended resources.
     pub fn of(classes: &ResourceClasses, catalog: &Catalog, shape: &Shape) -> Option<Self> {
         let wanted =
             shape.footprint.requests.scalar.iter().filter(|(name, n)| **n != 0 && may_be_devices(name));
@@ -97,7 +97,7 @@ impl Extended {
         any.then(|| Self { pod: Arc::new(shape.pod.clone()), resources })
     }
 
-    /// The claim for what the node's device plugins do not provide; `None` when they provide everything.
+    /// Returns the claim for the resources that the node's device plugins do not provide; `None` when they provide all.
     pub fn on(&self, row: &NodeRow) -> Result<Option<OnNode>, Status> {
         let mut devices = BTreeMap::new();
         for (name, class) in &self.resources {
@@ -124,7 +124,7 @@ impl Extended {
     }
 }
 
-/// Makes the claim the pod's own, under a temporary uid.
+/// Makes the claim the pod's own, with a temporary uid.
 pub fn of_pod(mut claim: ResourceClaim, pod: &PodInfo, uid: String) -> ResourceClaim {
     claim.metadata.uid = Some(uid);
     claim.metadata.generate_name = Some(format!("{}-extended-resources-", pod.name));
@@ -139,13 +139,13 @@ pub fn of_pod(mut claim: ResourceClaim, pod: &PodInfo, uid: String) -> ResourceC
     claim
 }
 
-/// The claim as it is created.
+/// The claim in the form in which it is created.
 pub fn to_create(claim: &ResourceClaim) -> ResourceClaim {
     let metadata = ObjectMeta { name: None, uid: None, ..claim.metadata.clone() };
     ResourceClaim { metadata, spec: claim.spec.clone(), status: None }
 }
 
-/// Whether the claim was made for the extended resources of this pod.
+/// Whether the claim was created for the extended resources of this pod.
 pub fn is_of(claim: &ResourceClaim, pod_uid: &str) -> bool {
     let marked =
         claim.metadata.annotations.as_ref().and_then(|a| a.get(ANNOTATION)).is_some_and(|v| v == "true");
@@ -158,7 +158,7 @@ pub fn is_of(claim: &ResourceClaim, pod_uid: &str) -> bool {
             .any(|o| o.controller == Some(true) && o.uid == pod_uid)
 }
 
-/// The mappings with the names of the pod's containers.
+/// The mappings, with the names of the pod's containers.
 pub fn named(mappings: &[Mapping], pod: &Pod) -> Vec<ContainerExtendedResourceRequest> {
     let names: Vec<&str> = containers(pod).map(|c| c.name.as_str()).collect();
     let of = |m: &Mapping| ContainerExtendedResourceRequest {
@@ -180,7 +180,7 @@ struct Request {
     count: i64,
 }
 
-/// The request of one container for one resource, after what it can use of others' `reusable` requests; and which
+/// Returns the request of one container for one resource, minus what it can use of other `reusable` requests, and the
 /// requests it uses.
 fn of_container(
     at: usize,
@@ -213,8 +213,8 @@ fn of_container(
     (Some(Request { name, count: count - sum }), mappings)
 }
 
-/// One request for each container that stays; one for all init containers that come and go, which use what is there
-/// for later containers first.
+/// One request for each container that keeps running, and one for all init containers that end. The latter reuse the
+/// devices of later containers first.
 fn requests(pod: &Pod, devices: &BTreeMap<&str, &str>) -> (Vec<DeviceRequest>, Vec<Mapping>) {
     let all: Vec<&Container> = containers(pod).collect();
     let init = pod.spec.as_ref().and_then(|s| s.init_containers.as_ref()).map_or(0, Vec::len);
@@ -282,7 +282,7 @@ mod tests {
         catalog.put(class("c", Some("example.com/gpu"), new));
         assert_eq!(of("example.com/gpu").as_deref(), Some("c"), "the newest");
         catalog.put(class("a", Some("example.com/gpu"), new));
-        assert_eq!(of("example.com/gpu").as_deref(), Some("a"), "of the newest the first");
+        assert_eq!(of("example.com/gpu").as_deref(), Some("a"), "the newest classes, the first by name");
         assert_eq!(of("deviceclass.resource.kubernetes.io/b").as_deref(), Some("b"));
         assert_eq!(of("deviceclass.resource.kubernetes.io/x"), None);
         for (name, expected) in [
@@ -321,19 +321,19 @@ mod tests {
         let (c0, c1, c2) = ("container-0-request-1", "container-1-request-1", "container-2-request-1");
         check(json!([]), json!([{"n": 2}]), &[(c0, 2)], &[(0, c0)]);
         check(json!([]), json!([{"n": 2}, {"n": 0}, {"n": 1}]), &[(c0, 2), (c2, 1)], &[(0, c0), (2, c2)]);
-        // What an init container needs is there for a later container.
+        // The init container's devices are reused by a later container.
         check(json!([{"n": 1}]), json!([{"n": 2}]), &[(c1, 2)], &[(1, c1), (0, c1)]);
         check(json!([{"n": 3}]), json!([{"n": 2}]), &[(c0, 1), (c1, 2)], &[(1, c1), (0, c1), (0, c0)]);
         // Two init containers share one request.
         check(json!([{"n": 1}, {"n": 4}]), json!([{"n": 0}]), &[(c1, 4)], &[(0, c1), (1, c1)]);
-        // A sidecar stays.
+        // A sidecar keeps its devices.
         check(
             json!([{"n": 1, "restart": "Always"}]),
             json!([{"n": 1}]),
             &[(c0, 1), (c1, 1)],
             &[(0, c0), (1, c1)],
         );
-        // An earlier sidecar's devices are in use when a later init container runs.
+        // An earlier sidecar's devices are still in use when a later init container runs.
         check(
             json!([{"n": 1, "restart": "Always"}, {"n": 1}]),
             json!([{"n": 0}]),

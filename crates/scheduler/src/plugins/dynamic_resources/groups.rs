@@ -1,4 +1,4 @@
-//! Pod groups with claims: what is allocated to the waiting pods of a group that fits nowhere is given back.
+//! Pod groups with claims: deallocates the claims of the waiting pods of an unschedulable group.
 
 use k8s_openapi::api::core::v1::Node;
 

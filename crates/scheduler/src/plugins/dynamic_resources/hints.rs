@@ -1,4 +1,4 @@
-//! Whether a change of a claim can let a waiting pod fit.
+//! Queueing hints: whether a change of a claim may make a waiting pod fit.
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use knarr_api::kind::Kind;

@@ -1,5 +1,5 @@
-//! DynamicResources: nodes have to have the devices that a pod's claims ask for; devices are allocated once the node is
-//! chosen, and claims reserved for the pod before it is bound.
+//! DynamicResources: a node must have the devices that the pod's claims request. Devices are allocated when the node is
+//! chosen, and claims are reserved for the pod before it is bound.
 //!
 //! Source: `k8s.io/kubernetes/pkg/scheduler/framework/plugins/dynamicresources`, KEP-4381.
 
@@ -83,16 +83,16 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     },
 };
 
-/// The alternatives that a request can have.
+/// The maximum number of alternatives of a request.
 const MAX_ALTERNATIVES: usize = 8;
 const UNAVAILABLE: &str = "resourceclaim not available on the node";
 
 #[derive(Debug, Clone, Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Args {
-    /// How long the search on a node may last; for ever when zero.
+    /// The maximum duration of the search on one node; zero means no limit.
     filter_timeout: Option<GoDuration>,
-    /// How long devices may take to get ready.
+    /// The maximum time until devices are ready.
     binding_timeout: Option<GoDuration>,
 }
 
@@ -116,14 +116,14 @@ struct DynamicResources {
     devices: Arc<Devices>,
 }
 
-/// The filter for a pod with claims.
+/// The filter for pods with claims.
 struct HasDevices {
     devices: Arc<Devices>,
     claims: Vec<Arc<ResourceClaim>>,
     extended: Option<Arc<Extended>>,
-    /// Verdicts by node, each for one version of it: what other pods do on the node makes no difference.
+    /// Results by node, each for one version of the node. Changes of the pods on the node do not affect them.
     known: Mutex<HashMap<String, (Arc<Node>, Status)>>,
-    /// A failure that ends the attempt.
+    /// An error that ends the attempt.
     failed: Mutex<Option<Status>>,
 }
 
@@ -183,7 +183,7 @@ impl NodeFilter for HasDevices {
     }
 }
 
-/// The claims with the one for what of the extended resources has to come from devices on this node.
+/// Returns the claims, plus one for the extended resources that devices of this node have to provide.
 fn with_extended(
     claims: &[Arc<ResourceClaim>],
     extended: Option<&Extended>,
@@ -195,7 +195,7 @@ fn with_extended(
     Ok((all, special))
 }
 
-/// Earlier alternatives of a request are better.
+/// Scores earlier alternatives of a request higher.
 struct Preferred {
     devices: Arc<Devices>,
     claims: Vec<Arc<ResourceClaim>>,
@@ -272,7 +272,7 @@ impl PreEnqueue for DynamicResources {
 }
 
 impl DynamicResources {
-    /// Why no node will do for these claims at the moment.
+    /// Returns why these claims fit on no node at present.
     fn turned_down(&self, claims: &[Arc<ResourceClaim>]) -> Option<Status> {
         for claim in claims.iter().filter(|c| allocation(c).is_none()) {
             let whole = full_name(claim);
@@ -304,7 +304,7 @@ impl DynamicResources {
 }
 
 impl Filter for DynamicResources {
-    /// The search for devices is dear: it is made for nodes that pass everything else.
+    /// The search for devices is expensive: with cluster scope it only runs for nodes that pass all other filters.
     fn scope(&self) -> Scope {
         Scope::Cluster
     }
@@ -328,7 +328,7 @@ impl Filter for DynamicResources {
 }
 
 impl PostFilter for DynamicResources {
-    /// Makes no room, but gives back a claim that keeps its pod from being scheduled and that nobody else uses.
+    /// Finds no room, but deallocates an unused claim that keeps its pod from being scheduled.
     fn post_filter(&self, attempt: &Attempt) -> Result<Vec<Room>, NoRoom> {
         let nothing = NoRoom { words: String::new(), withdraw: false };
         let by_us = attempt.diagnosis.rejected().filter(|(_, verdict)| verdict.plugin == NAME);
@@ -341,8 +341,8 @@ impl PostFilter for DynamicResources {
 }
 
 impl DynamicResources {
-    /// Deallocates a claim of a waiting pod that is not available on one of these nodes and that nobody else uses; false
-    /// without one.
+    /// Deallocates a claim of the waiting pod that is not available on one of these nodes and has no other users.
+    /// Returns false when there is none.
     fn give_back(&self, pod: &PodInfo, nodes: &[&Node]) -> bool {
         let Ok(claims) = self.devices.claims_of(pod.pod()) else { return false };
         let unused = claims.into_iter().find(|claim| {

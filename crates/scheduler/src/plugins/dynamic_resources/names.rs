@@ -1,13 +1,13 @@
-//! Which claims a pod has, and whether they are its own.
+//! Resolves the claims that a pod refers to.
 
 use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
 use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
 use knarr_api::kind::Kind;
 
-/// A claim that a pod refers to.
+/// The name of a claim that a pod refers to.
 pub struct Named {
     pub name: String,
-    /// It was made for the pod, which has to be its owner.
+    /// The claim was created for the pod, which must be its owner.
     pub own: bool,
 }
 
@@ -15,7 +15,7 @@ pub fn pod_claims(pod: &Pod) -> &[PodResourceClaim] {
     pod.spec.as_ref().and_then(|s| s.resource_claims.as_deref()).unwrap_or_default()
 }
 
-/// The name of the claim; `None` when there is none on purpose.
+/// Returns the name of the claim; `None` when it was intentionally not created.
 pub fn name_of(pod: &Pod, claim: &PodResourceClaim) -> Result<Option<Named>, String> {
     if let Some(name) = &claim.resource_claim_name {
         return Ok(Some(Named { name: name.clone(), own: false }));

@@ -1,4 +1,4 @@
-//! The pools of devices that can be reached from a node: the newest generation of their slices, and whether all are there.
+//! The pools of devices that a node can use: the newest generation of their slices, and whether it is complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,29 +9,29 @@ use knarr_api::kind::Kind;
 
 use super::taken::DeviceId;
 
-/// Driver and name.
+/// The driver and the name of a pool.
 pub type PoolId<'a> = (&'a str, &'a str);
 
-/// A device that a claim may get.
+/// A device that may be allocated.
 pub struct Candidate<'a> {
     pub device: &'a Device,
     pub slice: &'a ResourceSlice,
     pub id: DeviceId,
-    /// Its pool's place among the pools.
+    /// The index of its pool.
     pub pool: usize,
 }
 
-/// A pool as it looks from a node.
+/// A pool as seen from a node.
 #[derive(Default)]
 pub struct Pool<'a> {
     pub id: PoolId<'a>,
-    /// Slices are missing: the driver is at work on it.
+    /// Slices are missing, because the driver is updating the pool.
     pub incomplete: bool,
-    /// It contradicts itself.
+    /// The slices of the pool contradict each other.
     pub invalid: bool,
-    /// Slices with devices for the node, by name.
+    /// The slices with devices for the node, by name.
     pub here: Vec<&'a ResourceSlice>,
-    /// Further slices of the pool, whose devices may use up its counters.
+    /// The other slices of the pool, whose devices may consume its counters.
     pub elsewhere: Vec<&'a ResourceSlice>,
     pub counters: BTreeMap<&'a str, &'a CounterSet>,
 }
@@ -40,7 +40,7 @@ pub fn devices(slice: &ResourceSlice) -> &[Device] {
     slice.spec.devices.as_deref().unwrap_or_default()
 }
 
-/// Whether a node is among those named; nothing set is nobody's.
+/// Whether the fields select the node; with no field set, no node is selected.
 pub fn node_matches(
     node: &Node,
     name: Option<&str>,
@@ -59,8 +59,7 @@ pub fn selects(selector: &NodeSelector, node: &Node) -> bool {
     selector.node_selector_terms.iter().any(|term| term_matches(term, node))
 }
 
-/// Devices in compatibility groups cannot be told apart here: their slices are left out, which leaves their pool
-/// incomplete.
+/// Compatibility groups are not supported: slices that use them are left out, which makes their pool incomplete.
 fn has_groups(slice: &ResourceSlice) -> bool {
     let consumes = devices(slice).iter().flat_map(|d| d.consumes_counters.iter().flatten());
     { consumes }.any(|c| c.compatibility_groups.as_ref().is_some_and(|groups| !groups.is_empty()))
@@ -82,8 +81,8 @@ fn pool_id(slice: &ResourceSlice) -> PoolId<'_> {
     (&slice.spec.driver, &slice.spec.pool.name)
 }
 
-/// The pools with devices for the node, by driver and name, those behind the others whose devices have to be prepared
-/// before a pod is bound. `near` are the slices that may be for the node, `all` all there are.
+/// Returns the pools with devices for the node, by driver and name. Pools with binding conditions come last. `near` are
+/// the slices that may be for the node, `all` are all slices.
 pub fn gather<'a>(near: &[&'a ResourceSlice], node: &Node, all: &[&'a ResourceSlice]) -> Vec<Pool<'a>> {
     let mut newest: BTreeMap<PoolId<'a>, Vec<&'a ResourceSlice>> = BTreeMap::new();
     for slice in near.iter().filter(|s| !has_groups(s) && is_for(s, node)) {
@@ -105,7 +104,7 @@ fn has_binding_conditions(pool: &Pool) -> bool {
     pool.here.iter().flat_map(|s| devices(s)).any(|d| d.binding_conditions.is_some())
 }
 
-/// `None` when the pool is being replaced by a newer generation that has nothing for the node.
+/// Returns `None` when a newer generation, without devices for the node, is replacing the pool.
 fn whole_pool<'a>(
     id: PoolId<'a>,
     here: Vec<&'a ResourceSlice>,
@@ -156,7 +155,7 @@ fn build<'a>(id: PoolId<'a>, mut slices: Vec<&'a ResourceSlice>, whole: &[&'a Re
     pool
 }
 
-/// The devices for the node, in the order in which they are tried. Those of incomplete and invalid pools are none.
+/// The devices for the node, in the order in which they are tried. Incomplete and invalid pools have none.
 pub fn candidates<'a>(pools: &[Pool<'a>]) -> Vec<Candidate<'a>> {
     let mut all = Vec::new();
     for (at, pool) in pools.iter().enumerate() {
@@ -188,7 +187,7 @@ mod tests {
         serde_json::from_value(slice).unwrap()
     }
 
-    /// `incomplete`, `invalid`, or the names of the devices.
+    /// Returns `incomplete`, `invalid`, or the names of the devices.
     fn seen(slices: &[ResourceSlice]) -> Vec<String> {
         let all: Vec<_> = slices.iter().collect();
         let node = node("n1").label("zone", "a").build();

@@ -1,4 +1,4 @@
-//! A request for devices, or one of the alternatives of a request.
+//! A request for devices, or one of its alternatives.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use knarr_api::kind::Kind;
 pub const EXACT_COUNT: &str = "ExactCount";
 pub const ALL: &str = "All";
 
-/// What is asked for, in one form for requests and alternatives.
+/// The common form of requests and alternatives.
 #[derive(Clone)]
 pub struct Ask<'a> {
     pub name: &'a str,
-    /// The request, of an alternative.
+    /// For an alternative: the name of its request.
     pub parent: Option<&'a str>,
     pub class_name: &'a str,
     pub mode: &'a str,
@@ -28,18 +28,18 @@ pub struct Ask<'a> {
     pub has_derived_attributes: bool,
 }
 
-/// An ask with its class.
+/// A request with its class.
 pub struct Wanted<'a> {
     pub ask: Ask<'a>,
     pub class: Arc<DeviceClass>,
-    /// How many devices.
+    /// The number of devices.
     pub count: usize,
-    /// For "all": which, by their places among the candidates.
+    /// For allocation mode All: the devices, as indexes of the candidates.
     pub all: Option<Vec<usize>>,
 }
 
 impl<'a> Ask<'a> {
-    /// The request itself, or its alternatives in order; nothing for kinds of requests that are not known.
+    /// Returns the request itself or its alternatives in order; empty for unknown types of requests.
     pub fn of(request: &'a DeviceRequest) -> Vec<Self> {
         if let Some(subs) = request.first_available.as_ref().filter(|s| !s.is_empty()) {
             let asks = subs.iter().map(|sub| Self {
@@ -71,7 +71,7 @@ impl<'a> Ask<'a> {
         exactly.collect()
     }
 
-    /// As results name it: `request`, or `request/alternative`.
+    /// The name in allocation results: `request`, or `request/alternative`.
     pub fn full_name(&self) -> String {
         match self.parent {
             Some(parent) => format!("{parent}/{}", self.name),
@@ -91,14 +91,14 @@ impl<'a> Ask<'a> {
         }
     }
 
-    /// Whether one of the device's taints keeps it from being chosen.
+    /// Whether one of these taints excludes the device.
     pub fn is_kept_off(&self, taints: &[DeviceTaint]) -> bool {
         let matter = taints.iter().filter(|t| matches!(t.effect.as_str(), "NoSchedule" | "NoExecute"));
         { matter }.any(|taint| !self.tolerations.into_iter().flatten().any(|t| tolerates(t, taint)))
     }
 }
 
-/// Whether the toleration covers the taint, whatever its effect does.
+/// Whether the toleration covers the taint, whatever the taint's effect is.
 pub fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
     let text = |t: &Option<String>| t.clone().unwrap_or_default();
     let covers = |wanted: &Option<String>, has: &str| {
@@ -113,7 +113,7 @@ pub fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
         }
 }
 
-/// What a claim asks for.
+/// The devices that a claim requests.
 pub fn asked_of(claim: &ResourceClaim) -> Option<&DeviceClaim> {
     claim.spec.as_ref()?.devices.as_ref()
 }

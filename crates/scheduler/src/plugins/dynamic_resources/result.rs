@@ -1,4 +1,4 @@
-//! From a solution to the allocations as claims record them.
+//! Converts a solution into the allocations that claims record.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::search::{Chosen, Search};
 const FROM_CLASS: &str = "FromClass";
 const FROM_CLAIM: &str = "FromClaim";
 
-/// One allocation for each claim.
+/// Returns one allocation for each claim.
 pub fn results(
     search: &Search,
     node: &Node,
@@ -58,13 +58,13 @@ fn device(
     }
 }
 
-/// The request, or the alternative of it that was taken.
+/// The request, or its chosen alternative.
 fn taken_ask<'s>(search: &'s Search, claim: usize, request: usize) -> Option<&'s Ask<'s>> {
     let alternative = search.alternatives[claim][request];
     search.wanted[claim][request].get(alternative).map(|w| &w.ask)
 }
 
-/// The classes' configuration, each once, and that of the claim as far as it is about what was taken.
+/// The configuration of the classes, each once, and that of the claim for the requests that were allocated.
 fn configuration(search: &Search, claim: usize) -> Vec<DeviceAllocationConfiguration> {
     let mut all: Vec<DeviceAllocationConfiguration> = Vec::new();
     let mut of_class: BTreeMap<&str, std::ops::Range<usize>> = BTreeMap::new();
@@ -102,7 +102,7 @@ fn configuration(search: &Search, claim: usize) -> Vec<DeviceAllocationConfigura
         }
     }
     for config in &mut all {
-        // Without names it is about all requests.
+        // A configuration without names applies to all requests.
         if config.requests.as_ref().is_some_and(|names| asks.iter().all(|ask| is_named(names, ask))) {
             config.requests = None;
         }
@@ -110,7 +110,7 @@ fn configuration(search: &Search, claim: usize) -> Vec<DeviceAllocationConfigura
     all
 }
 
-/// Where the claim's devices can be used; `None` when that is everywhere.
+/// The nodes where the claim's devices can be used; `None` means all nodes.
 fn node_selector(search: &Search, claim: usize, node: &Node) -> Result<Option<NodeSelector>, AllocateError> {
     let mut term = NodeSelectorTerm::default();
     for chosen in &search.chosen[claim] {

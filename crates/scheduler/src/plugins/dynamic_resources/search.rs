@@ -1,4 +1,4 @@
-//! The search itself: one device after the other, with everything undone that led nowhere.
+//! The search: a depth-first search over devices that undoes the choices of failed branches.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,15 +27,15 @@ struct Key {
 pub struct Chosen {
     pub device: usize,
     pub key: (usize, usize),
-    /// What it takes of a device that is shared.
+    /// The amounts consumed of a shared device.
     pub share: Option<Arc<Amounts>>,
 }
 
 /// Why a branch of the search ended early.
 enum Stop {
-    /// The whole search ends.
+    /// Ends the whole search.
     Error(AllocateError),
-    /// More devices than a claim can have.
+    /// The branch needs more devices than a claim can have.
     TooMany,
 }
 
@@ -54,7 +54,7 @@ pub struct Search<'a> {
     pub devices: Vec<Candidate<'a>>,
     /// By claim, request and alternative.
     pub wanted: Vec<Vec<Vec<Wanted<'a>>>>,
-    /// Which alternative of each request was taken.
+    /// The chosen alternative of each request, by claim and request.
     pub alternatives: Vec<Vec<usize>>,
     pub chosen: Vec<Vec<Chosen>>,
     constraints: Vec<Vec<Constraint<'a>>>,
@@ -64,7 +64,7 @@ pub struct Search<'a> {
     amounts: HashMap<(usize, Key), Option<Arc<Amounts>>>,
     /// The claims that each device is chosen for.
     chosen_for: Vec<Vec<usize>>,
-    /// Shares of each device chosen so far.
+    /// The number of shares of each device chosen so far, with the sum of their amounts.
     shares: Vec<(usize, Amounts)>,
 }
 
@@ -102,7 +102,7 @@ impl<'a> Search<'a> {
         Ok(search)
     }
 
-    /// Reads a claim; an error when it can never be allocated.
+    /// Reads a claim. The error means that the claim can never be allocated.
     fn take_in(&mut self, at: usize, claim: &'a ResourceClaim) -> Result<(), AllocateError> {
         let mut least = 0;
         self.wanted.push(Vec::new());
@@ -183,7 +183,7 @@ impl<'a> Search<'a> {
         Ok(wanted)
     }
 
-    /// The devices that a request for all of them means.
+    /// The devices that a request with allocation mode All stands for.
     fn all_devices(
         &mut self,
         key: Key,
@@ -208,7 +208,7 @@ impl<'a> Search<'a> {
             if !self.is_selectable(key, wanted, device)? {
                 continue;
             }
-            // What others use at the moment does not count here: such a device is meant as well.
+            // Other claims' use does not count here: a device in use is part of "all" as well.
             let Some(amounts) = self.amounts(key, claim, &wanted.ask, device)? else { continue };
             let capacity = self.devices[device].device.capacity.clone().unwrap_or_default();
             let fits = is_there(&amounts, &capacity, None, None);
@@ -219,7 +219,7 @@ impl<'a> Search<'a> {
         Ok(all)
     }
 
-    /// Whether there is a solution; it is in `chosen` then.
+    /// Returns whether a solution exists, which is then in `chosen`.
     pub fn run(&mut self) -> Result<bool, AllocateError> {
         match self.claim(0) {
             Ok(found) => Ok(found),
@@ -228,7 +228,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// This claim and those behind it.
+    /// Allocates this claim and all after it.
     fn claim(&mut self, claim: usize) -> Result<bool, Stop> {
         if claim >= self.claims.len() {
             return Ok(true);
@@ -236,12 +236,12 @@ impl<'a> Search<'a> {
         self.request(claim, 0)
     }
 
-    /// This request and all behind it.
+    /// Allocates this request and all after it.
     fn request(&mut self, claim: usize, request: usize) -> Result<bool, Stop> {
         self.tools.patience.step()?;
         let Some(alternatives) = self.wanted[claim].get(request).map(Vec::len) else {
             return match self.claim(claim + 1) {
-                // Other choices for this claim may leave fewer devices to be found there.
+                // With other choices for this claim, the next one may need fewer devices.
                 Err(Stop::TooMany) => Ok(false),
                 other => other,
             };
@@ -268,8 +268,8 @@ impl<'a> Search<'a> {
         &self.wanted[key.claim][key.request][key.alternative]
     }
 
-    /// The `nth` device of a request, and everything behind it. Devices of one request are tried in order, from `start`
-    /// on, so that every set of them comes up once.
+    /// Allocates the `nth` device of a request, and everything after it. The devices of one request are tried in order,
+    /// from `start` on, so that each set of devices is tried once.
     fn device(&mut self, key: Key, nth: usize, start: usize) -> Result<bool, Stop> {
         self.tools.patience.step()?;
         let count = self.wants(key).count;
@@ -315,14 +315,14 @@ impl<'a> Search<'a> {
         self.chosen_for[device].is_empty() && !self.cluster.taken.whole.contains(&self.devices[device].id)
     }
 
-    /// Whether the device is one of those asked for.
+    /// Whether the device is selected by the request and has the requested capacities.
     fn fits(&mut self, key: Key, device: usize) -> Result<bool, AllocateError> {
         if let Some(known) = self.matching.get(&(device, key)) {
             if !known {
                 return Ok(false);
             }
         } else {
-            // The ask is taken out for the time, so that it can be looked at beside the rest.
+            // The ask is cloned, because `self` is borrowed mutably below.
             let wanted = self.wanted[key.claim][key.request][key.alternative].ask.clone();
             let class = Arc::clone(&self.wants(key).class);
             let wanted = Wanted { ask: wanted, class, count: 0, all: None };
@@ -400,7 +400,8 @@ impl<'a> Search<'a> {
         ))
     }
 
-    /// What the ask takes of the device's capacities; `None` when the device has not all of these.
+    /// The amounts that the request consumes of the device; `None` when the device does not have all requested
+    /// capacities.
     fn amounts(
         &mut self,
         key: Key,
@@ -421,7 +422,8 @@ impl<'a> Search<'a> {
         Ok(amounts)
     }
 
-    /// Chooses the device for the request, if nothing speaks against it. `must` says that it has to be this one.
+    /// Chooses the device for the request if taints, counters, constraints and capacity allow it. With `must`, the
+    /// request needs exactly this device, and a violated constraint is an error.
     fn choose(&mut self, key: Key, device: usize, must: bool) -> Result<bool, AllocateError> {
         let (of, driver) = (self.devices[device].device, self.devices[device].id.driver.clone());
         let ask = self.wants(key).ask.clone();
@@ -490,7 +492,7 @@ impl<'a> Search<'a> {
         there.map_err(|e| self.capacity_error(self.claims[key.claim], ask, device, &e))
     }
 
-    /// Whether others share the device already: then its counters are counted.
+    /// Whether the device has other shares already: then its counters are reserved already.
     fn is_shared_already(&self, device: usize) -> bool {
         self.devices[device].device.allow_multiple_allocations == Some(true)
             && (self.shares[device].0 > 0 || self.cluster.taken.shared.contains_key(&self.devices[device].id))
@@ -505,7 +507,7 @@ impl<'a> Search<'a> {
         self.counters.reserve(&self.pools[pool], pool, of, &self.cluster.taken)
     }
 
-    /// Takes back the reservation of a device that is not chosen, or no longer.
+    /// Releases the counters of a device that is not chosen, or no longer.
     fn release_counters(&mut self, device: usize) {
         if !self.is_shared_already(device) {
             self.counters.release(self.devices[device].pool, self.devices[device].device);

@@ -1,4 +1,4 @@
-//! Selecting devices by expressions: programs that are compiled once, and a device as they see it.
+//! Device selectors: compiles CEL expressions once, and evaluates them for a device.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,10 +9,10 @@ use knarr_apimachinery::quantity::Quantity;
 use knarr_cel::library::semver::Semver;
 use knarr_cel::{Activation, Budget, Key, Map, Program, Str, Value, compile, library};
 
-/// Programs kept; all are forgotten when there would be more.
+/// The number of programs kept; when it is reached, all are dropped.
 const KEPT: usize = 256;
 
-/// Compiled expressions, or why they cannot be compiled.
+/// Compiled expressions, or the errors of those that do not compile.
 #[derive(Default)]
 pub struct Programs(Mutex<HashMap<String, Arc<Result<Program, String>>>>);
 
@@ -31,7 +31,8 @@ impl Programs {
     }
 }
 
-/// The value of `device`; attributes and capacities without a domain have that of the driver.
+/// Returns the value of the variable `device`. Attributes and capacities without a domain belong to the driver's
+/// domain.
 pub fn device_value(driver: &str, device: &Device) -> Result<Value<'static>, String> {
     let key = |text: &str| Key::String(Str::Shared(text.into()));
     let mut attributes: BTreeMap<&str, BTreeMap<Key<'static>, Value<'static>>> = BTreeMap::new();
@@ -83,7 +84,7 @@ fn attribute_value(attribute: &DeviceAttribute) -> Result<Value<'static>, String
     }
 }
 
-/// Whether the expression holds for the device.
+/// Whether the expression is true for the device.
 pub fn matches(
     program: &Program,
     device: &Value<'static>,

@@ -1,4 +1,4 @@
-//! What is allocated already: devices that belong to one claim, and what claims take of shared ones.
+//! Existing allocations: devices that belong to one claim, and the amounts that claims consume of shared devices.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use knarr_apimachinery::quantity::Quantity;
 
 use super::capacity::Amounts;
 
-/// A device by driver, pool and name.
+/// A device, identified by driver, pool and name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceId {
     pub driver: String,
@@ -21,23 +21,23 @@ impl std::fmt::Display for DeviceId {
     }
 }
 
-/// Who has what.
+/// The devices in use.
 #[derive(Debug, Default)]
 pub struct Taken {
-    /// Of one claim alone.
+    /// Devices that belong to one claim alone.
     pub whole: HashSet<DeviceId>,
-    /// In use by claims that share them, with what these take.
+    /// Shared devices, with the sum of the amounts that claims consume.
     pub shared: HashMap<DeviceId, Amounts>,
 }
 
-/// The devices of the claim's allocation; none without one.
+/// The devices of the claim's allocation; empty if it is not allocated.
 pub fn results(claim: &ResourceClaim) -> &[DeviceRequestAllocationResult] {
     let allocation = claim.status.as_ref().and_then(|s| s.allocation.as_ref());
     allocation.and_then(|a| a.devices.as_ref()?.results.as_deref()).unwrap_or_default()
 }
 
 impl Taken {
-    /// Counts a claim's devices in. Those that it has with admin access are nobody's.
+    /// Adds the devices of a claim. Devices with admin access do not count as in use.
     pub fn add(&mut self, claim: &ResourceClaim) {
         for result in results(claim).iter().filter(|r| r.admin_access != Some(true)) {
             let id = DeviceId {

@@ -1,4 +1,4 @@
-//! The plugin and the allocator, case by case.
+//! Tests of the plugin and of the allocator, case by case.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ fn allocate(slices: Vec<ResourceSlice>, taken: Taken, claims: &[ResourceClaim]) 
 
 type Allocated = Result<Option<Vec<AllocationResult>>, AllocateError>;
 
-/// `request=device` of each claim, claims apart by `;`; `none`; or what is wrong.
+/// Formats the result: `request=device` for each claim, claims separated by `;`, `none`, or the error.
 fn text(allocated: &Allocated) -> String {
     let of_claim = |a: &AllocationResult| {
         let results = a.devices.iter().flat_map(|d| d.results.iter().flatten());
@@ -110,7 +110,7 @@ fn selectors_choose() {
     let large = "device.capacity['d'].memory.compareTo(quantity('40Gi')) > 0";
     check(devices.clone(), &[by(large)], "r=large");
     check(devices.clone(), &[by("false")], "none");
-    // The first claim's choice is taken back for the second.
+    // The first claim's choice is undone for the second claim.
     check(
         devices.clone(),
         &[by("true"), by("device.capacity['d'].memory == quantity('8Gi')")],
@@ -270,7 +270,7 @@ fn results_say_where_and_how() {
 
 #[test]
 fn a_search_ends() {
-    // No two of thirty devices match: all pairs of all claims would be tried.
+    // No two of thirty devices match: the search would have to try all pairs of all claims.
     let devices = (0..30).map(|i| json!({"name": format!("x{i}"), "attributes": {"n": {"int": i % 15}}}));
     let devices = Value::Array(devices.collect());
     let mut asked = one(json!({"count": 2}));
@@ -293,7 +293,7 @@ fn with_claim(pod: PodBuilder, name: &str) -> PodBuilder {
     pod.into()
 }
 
-/// The verdicts on nodes `a`, which has two devices, and `b`, which has none.
+/// Returns the statuses for nodes `a`, which has two devices, and `b`, which has none.
 fn plugin_says(put: impl FnOnce(&Catalog)) -> Vec<Status> {
     let catalog = Arc::new(Catalog::default());
     catalog.put(slice("a", some(&["x", "y"])));

@@ -1,4 +1,4 @@
-//! Claims as the scheduler knows them: what it is about to write, and what it has written and not yet been shown.
+//! Claims as the scheduler knows them: allocations not written yet, and writes that the informer does not show yet.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,12 +13,12 @@ use crate::framework::Catalog;
 /// Both by the claims' uids.
 #[derive(Default)]
 struct Held {
-    /// Decided on, with their allocations; not written.
+    /// Claims with allocations that are decided but not written.
     in_flight: BTreeMap<String, Arc<ResourceClaim>>,
     written: BTreeMap<String, Arc<ResourceClaim>>,
 }
 
-/// Shared by the plugin's profiles: they allocate from the same devices.
+/// Shared by the plugin's profiles, which allocate from the same devices.
 #[derive(Default)]
 pub struct Tracker {
     held: Mutex<Held>,
@@ -30,7 +30,7 @@ impl Tracker {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes up whenever something is held or let go.
+    /// A number that increases with every change.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
     }
@@ -39,31 +39,31 @@ impl Tracker {
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The claim, as it was written last.
+    /// Returns the newest known version of the claim.
     pub fn get(&self, catalog: &Catalog, namespace: &str, name: &str) -> Option<Arc<ResourceClaim>> {
         let shown = catalog.get::<ResourceClaim>(namespace, name)?;
         Some(over(&self.lock(), shown))
     }
 
-    /// Somebody is about to write an allocation of the claim.
+    /// Whether an allocation of the claim is being written.
     pub fn is_in_flight(&self, uid: &str) -> bool {
         self.lock().in_flight.contains_key(uid)
     }
 
-    /// Makes the allocation count, before it is written.
+    /// Makes an allocation count before it is written.
     pub fn begin(&self, claim: Arc<ResourceClaim>) {
         self.lock().in_flight.insert(claim.uid().to_owned(), claim);
         self.changed();
     }
 
-    /// Takes back what was not written.
+    /// Removes an allocation that was not written.
     pub fn cancel(&self, uid: &str) {
         if self.lock().in_flight.remove(uid).is_some() {
             self.changed();
         }
     }
 
-    /// The claim has been written; what it says counts until something newer is shown.
+    /// Records a written claim. It counts until the informer shows a newer version.
     pub fn wrote(&self, claim: Arc<ResourceClaim>) {
         let mut held = self.lock();
         held.in_flight.remove(claim.uid());
@@ -72,14 +72,14 @@ impl Tracker {
         self.changed();
     }
 
-    /// What all claims have.
+    /// The devices in use by all claims.
     pub fn taken(&self, catalog: &Catalog) -> Taken {
-        // Listed under the lock: what is written meanwhile would otherwise count as gone.
+        // Listed under the lock: a claim written in the meantime would otherwise count as deleted.
         let mut held = self.lock();
         let shown = catalog.list::<ResourceClaim>(None);
         if !held.written.is_empty() {
             let versions: BTreeMap<&str, u64> = shown.iter().map(|c| (c.uid(), version(c))).collect();
-            // What is not shown any more is gone.
+            // A claim that the informer no longer shows has been deleted.
             held.written
                 .retain(|uid, own| versions.get(uid.as_str()).is_some_and(|shown| *shown < version(own)));
         }
@@ -134,7 +134,7 @@ mod tests {
         let allocated = tracker.get(&catalog, "ns", "c").unwrap().status.clone().unwrap().allocation;
         assert!(allocated.is_some());
         catalog.put(claim("3", None));
-        assert_eq!(taken(&tracker), none, "it was given back");
+        assert_eq!(taken(&tracker), none, "it was deallocated");
         tracker.begin(Arc::new(claim("3", Some("y"))));
         let version = tracker.version();
         tracker.cancel("1");

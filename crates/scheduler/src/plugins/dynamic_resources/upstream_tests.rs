@@ -1,5 +1,5 @@
-//! Upstream's allocations of random devices to random claims (`tests/upstream/allocations.jsonl`, made by
-//! `allocations.go` beside it) against ours.
+//! Compares upstream's allocations of random devices to random claims (`tests/upstream/allocations.jsonl`, made by
+//! `allocations.go` in the same folder) with ours.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ struct Fact {
     error: String,
 }
 
-/// Without the names of shares, which are random.
+/// Returns the allocations without share IDs, which are random.
 fn shown(allocations: &Option<Vec<AllocationResult>>) -> Value {
     let mut value = serde_json::to_value(allocations).unwrap();
     for allocation in value.as_array_mut().into_iter().flatten() {
@@ -55,7 +55,7 @@ fn allocations_are_upstreams() {
         let ours = cluster.allocate(&fact.node, &claims, tools);
         let same = match &ours {
             Ok(found) => fact.error.is_empty() && shown(found) == shown(&fact.allocations),
-            // The same thing is wrong, in other words.
+            // Upstream reports the same problem with another message.
             Err(_) => !fact.error.is_empty(),
         };
         allocated += usize::from(fact.allocations.is_some());

@@ -1,4 +1,5 @@
-//! Required (anti-)affinity: counts of the pods that matter, by topology domain, kept up as pods come and go.
+//! Required affinity and anti-affinity: counts of the matching pods by topology domain, updated as pods are placed and
+//! removed.
 
 use crate::framework::{PodInfo, Remedy};
 use std::collections::HashMap;
@@ -13,30 +14,30 @@ const AFFINITY: &str = "node(s) didn't match pod affinity rules";
 const ANTI_AFFINITY: &str = "node(s) didn't match pod anti-affinity rules";
 const EXISTING_ANTI_AFFINITY: &str = "node(s) didn't satisfy existing pods anti-affinity rules";
 
-/// Footprints whose effect is remembered.
+/// The number of footprints whose effect is cached.
 const KNOWN: usize = 4096;
 
-/// What a pod with some footprint does to the counts.
+/// The effect of a pod with some footprint on the counts.
 #[derive(Debug, Default)]
 struct Effect {
-    /// It matches all of the incoming pod's affinity terms.
+    /// The pod matches all affinity terms of the incoming pod.
     near: bool,
-    /// The incoming pod's anti-affinity terms that mean it.
+    /// The anti-affinity terms of the incoming pod that select the pod, as indexes.
     away: Vec<usize>,
-    /// Places in `existing` for its own anti-affinity terms that mean the incoming pod.
+    /// The pod's own anti-affinity terms that select the incoming pod, as indexes of `existing`.
     own: Vec<usize>,
 }
 
 #[derive(Clone)]
 pub struct Rules {
     incoming: Arc<Footprint>,
-    /// Per affinity term: pods that match all of them.
+    /// For each affinity term: the pods that match all affinity terms.
     near: Vec<DomainCounts>,
-    /// Without any matching pod, a pod that matches its own terms may be the first.
+    /// Whether the pod matches its own terms: if no pod matches, it may then be the first.
     self_match: bool,
-    /// Per anti-affinity term: pods that it means.
+    /// For each anti-affinity term: the pods that it selects.
     away: Vec<DomainCounts>,
-    /// Per topology key: existing pods whose anti-affinity means the incoming pod.
+    /// For each topology key: the existing pods whose anti-affinity selects the incoming pod.
     existing: Vec<DomainCounts>,
     known: HashMap<u64, Arc<Effect>>,
 }
@@ -185,7 +186,7 @@ mod tests {
     use super::*;
     use crate::plugins::testing::{PodBuilder, node, pod, verdicts};
 
-    /// Three nodes in two zones, and one without.
+    /// Three nodes in two zones, and one without a zone.
     fn nodes() -> Vec<crate::plugins::testing::NodeBuilder> {
         vec![
             node("a").label("zone", "z1").label("host", "a"),

@@ -1,4 +1,5 @@
-//! InterPodAffinity: pods near to or away from other pods, by topology; what existing pods ask for counts as well.
+//! InterPodAffinity: places pods near to or away from other pods, by topology. The terms of existing pods count as
+//! well.
 
 mod filter;
 mod score;
@@ -32,7 +33,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Args {
-    /// What a required term of an existing pod adds to the score.
+    /// The weight of a required affinity term of an existing pod.
     hard_pod_affinity_weight: i64,
     ignore_preferred_terms_of_existing_pods: bool,
 }
@@ -83,7 +84,8 @@ impl Plugin for InterPodAffinity {
     }
 }
 
-/// Terms with a namespaceSelector are taken to match: the labels of namespaces are not at hand here.
+/// Whether the term may select the pod. Terms with a namespaceSelector count as matching: the labels of namespaces are
+/// not available here.
 fn may_mean(term: &Term, pod: &Footprint) -> bool {
     let namespace = term.namespaces.contains(&*pod.namespace) || !term.namespace_selector.is_nothing();
     namespace && term.selector.matches(&pod.labels)
@@ -133,7 +135,7 @@ impl Filter for InterPodAffinity {
         Scope::Cluster
     }
 
-    /// Never skipped: a pod with anti-affinity to this shape may come at any time.
+    /// Never returns `Skip`: a pod with anti-affinity to this shape may be placed at any time.
     fn pre_filter(&self, cluster: &Snapshot, shape: &Shape) -> PreFilter {
         PreFilter::check(filter::Rules::new(cluster, &shape.footprint))
     }

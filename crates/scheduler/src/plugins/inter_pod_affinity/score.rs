@@ -1,4 +1,5 @@
-//! Preferred (anti-)affinity: weights by topology domain, from the incoming pod's terms and from existing pods' terms.
+//! Preferred affinity and anti-affinity: weights by topology domain, from the terms of the incoming pod and of existing
+//! pods.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,16 +10,16 @@ use crate::framework::{Footprint, MAX_NODE_SCORE, NodeScore};
 use crate::plugins::domain_counts::DomainCounts;
 use crate::snapshot::{NodeIdx, Snapshot};
 
-/// Footprints whose effect is remembered.
+/// The number of footprints whose effect is cached.
 const KNOWN: usize = 4096;
 
 pub struct Weights {
     incoming: Arc<Footprint>,
-    /// What a required term of an existing pod weighs.
+    /// The weight of a required affinity term of an existing pod.
     hard: i64,
-    /// Per topology key.
+    /// Weights for each topology key.
     weights: Vec<DomainCounts>,
-    /// By footprint: places in `weights` with what one such pod adds there.
+    /// By footprint: indexes of `weights`, with what one such pod adds there.
     known: HashMap<u64, Arc<[(usize, i64)]>>,
 }
 

@@ -1,4 +1,4 @@
-//! Disks that are named by the kinds of volumes of old and served by CSI drivers today: which driver, which disk.
+//! Maps in-tree volume types that CSI drivers serve today to the driver and the disk.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, Volume};
 
@@ -22,14 +22,14 @@ const CINDER: &str = "cinder.csi.openstack.org";
 const PORTWORX: &str = "pxd.portworx.com";
 const UNSPECIFIED: &str = "UNSPECIFIED";
 
-/// How a provisioner of old relates to CSI.
+/// The relation of an in-tree provisioner to CSI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Provisioner {
-    /// Served by this driver.
+    /// This driver serves it.
     Driver(&'static str),
-    /// It could be, but that is not counted on nodes.
+    /// A driver could serve it, but nodes do not count its disks.
     Uncounted,
-    /// Not one of old.
+    /// Not an in-tree provisioner.
     Other,
 }
 
@@ -45,7 +45,7 @@ pub fn provisioner(name: &str) -> Provisioner {
     }
 }
 
-/// `aws://zone/vol-1` and `vol-1` are one disk.
+/// Returns the volume's ID: `aws://zone/vol-1` and `vol-1` are the same disk.
 fn aws_handle(id: &str) -> &str {
     id.strip_prefix("aws://").and_then(|rest| rest.rsplit('/').next()).unwrap_or(id)
 }
@@ -54,7 +54,7 @@ fn gce_handle(zone: &str, disk: &str) -> String {
     format!("projects/{UNSPECIFIED}/zones/{zone}/disks/{disk}")
 }
 
-/// A disk that the pod names itself.
+/// Returns the disk of an in-tree volume in the pod's spec.
 pub fn of_volume(volume: &Volume) -> Option<Attached> {
     if let Some(disk) = &volume.aws_elastic_block_store {
         return Some(Attached::new(AWS, aws_handle(&disk.volume_id)));
@@ -72,7 +72,7 @@ pub fn of_volume(volume: &Volume) -> Option<Attached> {
     Some(Attached::new(PORTWORX, &disk.volume_id))
 }
 
-/// The disk of a volume of old.
+/// Returns the disk of an in-tree PersistentVolume.
 pub fn of_persistent_volume(volume: &PersistentVolume) -> Option<Attached> {
     let spec = volume.spec.as_ref()?;
     if let Some(disk) = &spec.aws_elastic_block_store {
@@ -95,7 +95,7 @@ fn zone(volume: &PersistentVolume) -> String {
     let labels = volume.metadata.labels.as_ref();
     let keys = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
     let zone = keys.into_iter().find_map(|key| labels?.get(key));
-    // Of several zones it is no longer one zonal disk; any stable name will do to count it.
+    // With several zones it is no zonal disk. Any stable name is sufficient to count it.
     zone.cloned().unwrap_or_else(|| UNSPECIFIED.to_owned())
 }
 

@@ -1,5 +1,5 @@
-//! NodeVolumeLimits: a node takes no more volumes of a CSI driver than its CSINode says, and none of a driver that it
-//! has to have and does not.
+//! NodeVolumeLimits: limits the volumes of a CSI driver on a node to the number in its CSINode, and excludes nodes
+//! without a driver that must be installed.
 
 mod in_tree;
 #[cfg(test)]
@@ -50,16 +50,16 @@ struct NodeVolumeLimits {
     books: Books,
 }
 
-/// By node, the attacher and the volume of each attachment.
+/// For each node: the attacher and the volume of each attachment.
 type Attachments = HashMap<String, Vec<(String, String)>>;
 
-/// What nodes have a CSINode, with its drivers and how many volumes each of them takes at most.
+/// For each node with a CSINode: its drivers with their maximum number of volumes.
 type Drivers = HashMap<String, Vec<(String, Option<i64>)>>;
 
-/// Something made of all objects of a kind, and the version of these that it was made of.
+/// A value derived from all objects of a kind, with the version of the objects it was made from.
 type Made<T> = Arc<Mutex<(u64, Arc<T>)>>;
 
-/// What tells which disk a claim stands for.
+/// The objects that determine the disk of a claim.
 #[derive(Clone)]
 struct Books {
     catalog: Arc<Catalog>,
@@ -67,10 +67,10 @@ struct Books {
     drivers: Made<Drivers>,
 }
 
-/// What was made of this version, or what is made now.
+/// Returns the cached value if it is of this version; otherwise computes it.
 fn made<T>(known: &Made<T>, version: u64, make: impl FnOnce() -> T) -> Arc<T> {
     let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-    // Without any change there may be objects that nobody counts.
+    // Version 0 means no changes were counted; there may still be objects, from a catalog without informers.
     if known.0 != version || version == 0 {
         *known = (version, Arc::new(make()));
     }
@@ -80,17 +80,17 @@ fn made<T>(known: &Made<T>, version: u64, make: impl FnOnce() -> T) -> Arc<T> {
 #[derive(Clone)]
 struct Limits {
     books: Books,
-    /// With those disks that are counted only where the node is known to have a CSI driver.
+    /// The pod's disks, including in-tree ones that count only on nodes with their CSI driver.
     wanted: BTreeSet<Attached>,
     wanted_with_csi: BTreeSet<Attached>,
-    /// Drivers of theirs without which a node is no place for the pod.
+    /// Drivers of these disks that a node must have.
     needed: BTreeSet<String>,
     attached: Arc<Attachments>,
     drivers: Arc<Drivers>,
 }
 
 impl Books {
-    /// The disk that a claim is, or will be; `csi` says whether disks of old are counted on the node.
+    /// Returns the disk that a claim is bound to or will get; `csi` says whether in-tree disks count on the node.
     fn disk(&self, claim: &PersistentVolumeClaim, csi: bool) -> Option<Attached> {
         let volume = volume_name(claim).and_then(|name| self.catalog.get::<PersistentVolume>("", name));
         let Some(volume) = volume else { return self.disk_to_be(claim, csi) };
@@ -107,7 +107,7 @@ impl Books {
             claim.metadata.namespace.as_deref().unwrap_or_default(),
             claim.metadata.name.as_deref().unwrap_or_default(),
         );
-        // No volume's handle looks like this.
+        // A handle that no real volume can have.
         let handle = format!("\0{namespace}/{name}");
         match provisioner(&class.provisioner) {
             Provisioner::Driver(driver) => csi.then(|| Attached::new(driver, handle)),
@@ -143,7 +143,7 @@ impl Books {
         Ok(disks)
     }
 
-    /// The disks of a pod on a node; claims that are gone count for nothing.
+    /// The disks of a placed pod; deleted claims do not count.
     fn disks_of_placed<'a>(
         &'a self,
         footprint: &'a Footprint,
@@ -186,7 +186,7 @@ impl Books {
         })
     }
 
-    /// Whether pods must stay away from nodes without this driver.
+    /// Whether pods must not be placed on nodes without this driver.
     fn is_needed(&self, driver: &str) -> bool {
         let known = self.catalog.get::<CSIDriver>("", driver);
         known.is_some_and(|d| d.spec.prevent_pod_scheduling_if_missing == Some(true))
@@ -216,7 +216,7 @@ impl NodeFilter for Limits {
         }
         let attached = self.attached.get(node.row.name()).map_or(&[][..], Vec::as_slice);
         let pods = || node.row.pods.iter().map(|pod| &pod.footprint);
-        // Where there would be room if nothing was counted twice, nothing has to be looked up.
+        // If the limit holds even when disks are counted twice, no claim has to be read.
         let used = pods().map(|f| f.claims.len() + f.disks.len()).sum::<usize>() + attached.len();
         let over = |wanted: &BTreeSet<Attached>, used: &dyn Fn(&str) -> i64| {
             drivers.iter().any(|(driver, limit)| {

@@ -1,4 +1,4 @@
-//! Disks against the limits of nodes.
+//! Tests of disks against the limits of nodes.
 
 use super::*;
 use crate::plugins::testing::{PodBuilder, node, object, pod, verdicts_of};
@@ -30,7 +30,7 @@ fn catalog(extra: impl FnOnce(&Catalog)) -> Arc<Catalog> {
     Arc::new(catalog)
 }
 
-/// What the limited node and one without a CSINode say.
+/// Returns the messages for the limited node and for one without a CSINode.
 fn say(pod: PodBuilder, there: Vec<PodBuilder>, extra: impl FnOnce(&Catalog)) -> (String, String) {
     let nodes = vec![node("limited"), node("other")];
     let there = there.into_iter().map(|p| (0, p)).collect();

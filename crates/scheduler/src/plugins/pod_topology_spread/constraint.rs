@@ -1,4 +1,4 @@
-//! A spread constraint, parsed, and which nodes it counts.
+//! A parsed spread constraint, with the nodes that it counts.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::framework::{Footprint, Shape};
 use crate::plugins::taint_toleration::keeps_off;
 use crate::snapshot::{ABSENT, BitSet, ColumnIdx, Snapshot};
 
-/// What happens when a constraint cannot be met.
+/// What to do when a constraint cannot be satisfied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     DoNotSchedule,
@@ -25,14 +25,14 @@ pub struct Constraint {
     pub max_skew: i64,
     pub min_domains: usize,
     pub selector: Selector,
-    /// nodeAffinityPolicy: only nodes that the pod's node affinity admits are counted.
+    /// nodeAffinityPolicy: count only nodes that match the pod's node affinity.
     pub honors_affinity: bool,
-    /// nodeTaintsPolicy: only nodes whose taints the pod tolerates are counted.
+    /// nodeTaintsPolicy: count only nodes whose taints the pod tolerates.
     pub honors_taints: bool,
 }
 
 impl Constraint {
-    /// The constraints of one kind.
+    /// Parses the constraints with this action.
     pub fn parse(
         constraints: &[TopologySpreadConstraint],
         labels: &BTreeMap<String, String>,
@@ -54,16 +54,16 @@ impl Constraint {
         .collect()
     }
 
-    /// Whether it counts a pod with this footprint, for a pod of this namespace.
+    /// Whether the constraint of a pod in this namespace counts a pod with this footprint.
     pub fn counts(&self, pod: &Footprint, namespace: &str) -> bool {
-        // A selector that matches everything counts nothing: so it has always been.
+        // An empty selector counts no pods. Source: upstream.
         !pod.terminating
             && *pod.namespace == *namespace
             && !self.selector.is_everything()
             && self.selector.matches(&pod.labels)
     }
 
-    /// The nodes that it counts.
+    /// The nodes that the constraint counts.
     pub fn eligible(&self, cluster: &Snapshot, shape: &Shape, keys: &[ColumnIdx]) -> BitSet {
         let matcher = self.honors_affinity.then(|| NodeMatcher::required(cluster, shape.spec()));
         let tolerations = shape.spec().and_then(|s| s.tolerations.as_deref()).unwrap_or_default();
@@ -77,7 +77,7 @@ impl Constraint {
     }
 }
 
-/// The constraint's selector, with the pod's own values of matchLabelKeys.
+/// Returns the constraint's selector, extended by the pod's own values of matchLabelKeys.
 fn selector(constraint: &TopologySpreadConstraint, labels: &BTreeMap<String, String>) -> Selector {
     let given = Selector::from_label_selector(constraint.label_selector.as_ref())
         .unwrap_or_else(|_| Selector::nothing());

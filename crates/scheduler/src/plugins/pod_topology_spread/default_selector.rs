@@ -1,4 +1,4 @@
-//! Which pods belong to a pod without constraints of its own: those of its services and of its controller.
+//! The selector for pods without constraints of their own: the pods of the same services and controller.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,12 +11,12 @@ use knarr_apimachinery::selector::{Requirement, Selector};
 
 use crate::framework::{Catalog, Shape};
 
-/// Shapes whose selector is remembered.
+/// The number of shapes whose selector is cached.
 const KNOWN: usize = 4096;
 
 type Labels = BTreeMap<String, String>;
 
-/// Selectors by shape, made anew when services or controllers change.
+/// Selectors by shape, computed again when services or controllers change.
 pub struct DefaultSelectors {
     catalog: Arc<Catalog>,
     known: Mutex<HashMap<u64, Known>>,
@@ -37,12 +37,12 @@ impl DefaultSelectors {
         Self { catalog, known: Mutex::default() }
     }
 
-    /// `None` when nothing selects the pod.
+    /// Returns the selector, or `None` when nothing selects the pod.
     pub fn selector(&self, shape: &Shape) -> Option<Selector> {
         self.look_up(shape, |known| known.selector.clone())
     }
 
-    /// Changes with the selector.
+    /// A number that changes with the selector.
     pub fn version(&self, shape: &Shape) -> u64 {
         self.look_up(shape, |known| known.version)
     }
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(selectors.selector(&shape), None);
         let before = selectors.version(&shape);
         catalog.put(service("other", &[("app", "db")]));
-        assert_eq!(selectors.version(&shape), before, "a service of others changes nothing");
+        assert_eq!(selectors.version(&shape), before, "a service for other pods changes nothing");
         catalog.put(service("web", &[("app", "web")]));
         assert_eq!(selectors.selector(&shape), Some(Selector::from_labels(&labelled(&[("app", "web")]))));
         assert_ne!(selectors.version(&shape), before);

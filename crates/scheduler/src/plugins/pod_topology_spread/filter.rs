@@ -1,4 +1,4 @@
-//! Hard constraints: no domain may be ahead of the emptiest one by more than maxSkew.
+//! Hard constraints: no domain may have more than maxSkew pods more than the domain with the fewest.
 
 use crate::framework::{PodInfo, Remedy};
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use crate::snapshot::{ABSENT, BitSet, ColumnIdx, NodeIdx, Snapshot};
 const SKEW: &str = "node(s) didn't match pod topology spread constraints";
 const NO_LABEL: &str = "node(s) didn't match pod topology spread constraints (missing required label)";
 
-/// Not a domain of any counted node.
+/// Marks domains without any counted node.
 const NOT_COUNTED: i64 = -1;
 
-/// One constraint with its counts.
+/// A constraint with its counts.
 #[derive(Clone)]
 struct Counts {
     column: ColumnIdx,
     eligible: Arc<BitSet>,
-    /// Pods by domain.
+    /// The number of pods by domain.
     by_domain: Vec<i64>,
     domains: usize,
-    /// The smallest number of pods in a domain, and how many domains have just that many.
+    /// The minimum of `by_domain`, and the number of domains with just that many pods.
     min: i64,
     at_min: usize,
-    /// The incoming pod counts itself.
+    /// 1 if the incoming pod matches the selector itself, otherwise 0.
     itself: i64,
 }
 
@@ -165,7 +165,7 @@ mod tests {
     use crate::plugins::testing::{NodeBuilder, PodBuilder, node, pod, spread, verdicts};
     use k8s_openapi::api::core::v1::TopologySpreadConstraint;
 
-    /// a and b in z1, c in z2, d nowhere.
+    /// a and b in z1, c in z2, d without a zone.
     fn nodes() -> Vec<NodeBuilder> {
         let zoned = [("a", "z1"), ("b", "z1"), ("c", "z2")];
         let zoned = zoned.map(|(n, zone)| node(n).label("zone", zone).label("host", n));
@@ -211,7 +211,7 @@ mod tests {
             let zone = TopologySpreadConstraint { node_affinity_policy: policy.map(str::to_owned), ..zone };
             pod("p").label("app", "web").node_selector("host", "c").spread(vec![zone])
         };
-        assert_eq!(fits_as(only_c(None), &[2, 2])[2], "yes", "z1 is not the pod's business");
+        assert_eq!(fits_as(only_c(None), &[2, 2])[2], "yes", "z1 is not counted");
         assert_eq!(fits_as(only_c(Some("Ignore")), &[2, 2])[2], "skew");
     }
 

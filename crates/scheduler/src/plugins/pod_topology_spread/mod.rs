@@ -1,4 +1,4 @@
-//! PodTopologySpread: pods that belong together in even numbers over zones, hosts or whatever nodes are labelled with.
+//! PodTopologySpread: spreads related pods evenly over zones, hosts or other topologies.
 
 mod constraint;
 mod default_selector;
@@ -114,14 +114,14 @@ fn system_defaults() -> Vec<TopologySpreadConstraint> {
 }
 
 struct PodTopologySpread {
-    /// The default constraints are the built-in ones: nodes without a zone still spread over hosts.
+    /// Whether the default constraints are the built-in ones: then nodes without a zone still spread over hosts.
     system: bool,
     defaults: Vec<TopologySpreadConstraint>,
     selectors: Option<DefaultSelectors>,
 }
 
 impl PodTopologySpread {
-    /// The pod's own constraints of this kind, or the default ones where it has none of any kind.
+    /// The pod's own constraints with this action, or the default ones if it has no constraints at all.
     fn constraints(&self, shape: &Shape, action: Unsatisfiable) -> Vec<Constraint> {
         let labels = &shape.footprint.labels;
         if let Some(own) = own(shape) {
@@ -187,7 +187,7 @@ fn same_namespace(pod: &PodInfo, change: &Changed) -> bool {
     change.old::<Pod>().or(change.new::<Pod>()).is_none_or(namespace)
 }
 
-/// Whether a pod came, went or changed so that some constraint counts it differently.
+/// Whether a pod was added, removed or relabeled so that some constraint counts it differently.
 fn labels_help(constraints: &[Constraint], change: &Changed) -> bool {
     let matches = |c: &Constraint, p: &Pod| c.selector.matches_optional(p.metadata.labels.as_ref());
     match (change.old::<Pod>(), change.new::<Pod>()) {

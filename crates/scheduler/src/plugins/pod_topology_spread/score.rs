@@ -1,4 +1,4 @@
-//! Soft constraints: the fewer matching pods a node's domains hold, the better.
+//! Soft constraints: a node scores higher the fewer matching pods its domains contain.
 
 use std::sync::Arc;
 
@@ -8,22 +8,22 @@ use crate::framework::points::NodeView;
 use crate::framework::{Footprint, MAX_NODE_SCORE, NodeScore, Shape};
 use crate::snapshot::{ABSENT, BitSet, ColumnIdx, NodeIdx, Snapshot};
 
-/// One constraint with its counts.
+/// A constraint with its counts.
 struct Counts {
     constraint: Constraint,
     column: ColumnIdx,
-    /// Hostname constraints count by node, all others by domain.
+    /// Whether to count by node, as for the hostname label. All other labels count by domain.
     by_host: bool,
     eligible: BitSet,
     pods: Vec<i64>,
-    /// What one pod weighs: more where there are more domains to choose from.
+    /// The weight of one pod, which grows with the number of domains.
     weight: f64,
 }
 
 pub struct Evenness {
     namespace: Arc<str>,
     counts: Vec<Counts>,
-    /// Nodes without all topology labels are not scored.
+    /// Whether nodes without all topology labels are left out of the score.
     all_keys: bool,
     columns: Vec<ColumnIdx>,
 }
@@ -70,7 +70,7 @@ impl Evenness {
 }
 
 impl NodeScore for Evenness {
-    /// Weighs each constraint by the number of domains among the nodes in question.
+    /// Computes the weight of each constraint from the number of domains among the feasible nodes.
     fn begin(&mut self, cluster: &Snapshot, feasible: &[NodeIdx]) {
         let scored: Vec<NodeIdx> =
             feasible.iter().copied().filter(|at| !self.ignored(cluster, *at)).collect();
@@ -79,7 +79,7 @@ impl NodeScore for Evenness {
                 scored.len()
             } else {
                 let mut seen = BitSet::default();
-                // Having no label is a domain here, too.
+                // Here, nodes without the label form a domain of their own.
                 let absent = cluster.domain_bound(counts.column) as NodeIdx;
                 for at in &scored {
                     seen.set(cluster.domain(counts.column, *at).min(absent), true);

@@ -1,4 +1,4 @@
-//! Objects as they will be once a write has gone through: seen instead of what the informer shows, until that is newer.
+//! Assumed objects: the expected state after a write, used instead of the informer's until that is newer.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,8 @@ impl<K> Default for Assumed<K> {
 }
 
 impl<K: Kind> Assumed<K> {
-    /// The assumed state of an object that the informer shows, as long as it is made from that very version.
+    /// Returns the assumed state of an object from the informer if it was made from that very version, otherwise the
+    /// object.
     pub fn over(&self, shown: Arc<K>) -> Arc<K> {
         let held = self.lock();
         match held.get(&shown.key()) {
@@ -28,13 +29,13 @@ impl<K: Kind> Assumed<K> {
         }
     }
 
-    /// Puts a changed copy in; its version is still that of the original.
+    /// Stores a changed copy, which still has the version of the original.
     pub fn assume(&self, object: K) {
         self.lock().insert(object.key(), Arc::new(object));
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes an assumption back, or lets go of one that has been written.
+    /// Removes an assumption, whether it was written or not.
     pub fn restore(&self, object: &K) {
         let mut held = self.lock();
         let known = held.get(&object.key());
@@ -44,7 +45,7 @@ impl<K: Kind> Assumed<K> {
         }
     }
 
-    /// Goes up whenever something is assumed or restored.
+    /// A number that increases with each assumption and each removal.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
     }
@@ -78,7 +79,7 @@ mod tests {
         assert_eq!((seen("1"), seen("2")), ("assumed".to_owned(), "shown".to_owned()));
         let version = assumed.version();
         assumed.restore(&claim("2", ""));
-        assert_eq!((seen("1"), assumed.version()), ("assumed".to_owned(), version), "that is another one");
+        assert_eq!((seen("1"), assumed.version()), ("assumed".to_owned(), version), "another object");
         assumed.restore(&claim("1", ""));
         assert_eq!(seen("1"), "shown");
         assert_ne!(assumed.version(), version);

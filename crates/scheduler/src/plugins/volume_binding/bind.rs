@@ -1,4 +1,4 @@
-//! Binding a pod's claims before the pod: writes what was decided and waits until both sides of every claim are bound.
+//! Binds a pod's claims before the pod: writes the decision, and waits until both sides of every claim are bound.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use crate::plugins::claims::{SELECTED_NODE, is_fully_bound, reaches, selected_no
 
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 
-/// What a pod's claims get, as it is to be written.
+/// The objects to write for a pod's claims.
 #[derive(Debug, Clone, Default)]
 pub struct Decided {
-    /// Volumes that name their claim, with that claim.
+    /// Volumes with their claimRef set, each with its claim.
     pub bindings: Vec<(PersistentVolume, PersistentVolumeClaim)>,
-    /// Claims that name their node.
+    /// Claims with the selected-node annotation.
     pub provisions: Vec<PersistentVolumeClaim>,
 }
 
@@ -33,7 +33,7 @@ pub enum BindError {
 }
 
 impl Decided {
-    /// The objects after the binding has been written.
+    /// Builds the objects for this decision.
     pub fn of(volumes: &PodVolumes, node: &str) -> Self {
         let bindings =
             volumes.bindings.iter().map(|(volume, claim)| (claim_volume(volume, claim), (**claim).clone()));
@@ -50,7 +50,7 @@ impl Decided {
         self.bindings.is_empty() && self.provisions.is_empty()
     }
 
-    /// Makes the decision count for the pods to come.
+    /// Makes the decision count for other pods.
     pub fn assume(&self, binder: &Binder) {
         self.bindings.iter().for_each(|(volume, _)| binder.volumes.assume(volume.clone()));
         self.provisions.iter().for_each(|claim| binder.claims.assume(claim.clone()));
@@ -61,7 +61,7 @@ impl Decided {
         self.provisions.iter().for_each(|claim| binder.claims.restore(claim));
     }
 
-    /// Writes the decision; afterwards the objects have their new versions.
+    /// Writes the objects, and replaces them by the versions that the API server returns.
     pub async fn write(&mut self, client: &Client) -> Result<(), BindError> {
         for (volume, _) in &mut self.bindings {
             *volume = client.update(volume).await?;
@@ -100,7 +100,7 @@ impl Decided {
         }
     }
 
-    /// Whether everything is bound; an error when that can never be.
+    /// Whether everything is bound. The error means that this can no longer happen.
     fn is_bound(&self, binder: &Binder, pod: &PodInfo, node_name: &str) -> Result<bool, String> {
         let catalog = &binder.catalog;
         let Some(node) = catalog.get::<Node>("", node_name) else {
@@ -181,7 +181,7 @@ fn is_older<K: Kind>(shown: &K, written: &K) -> bool {
     number(shown) < number(written)
 }
 
-/// The volume, naming its claim.
+/// Returns the volume with its claimRef set to the claim.
 fn claim_volume(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> PersistentVolume {
     let mut next = volume.clone();
     if !is_reserved_for(volume, claim) {

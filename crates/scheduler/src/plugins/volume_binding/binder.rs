@@ -1,4 +1,4 @@
-//! What a pod's claims need on a node: the volumes they are bound to, volumes to bind, volumes to make.
+//! What a pod's claims need on a node: bound volumes, volumes to bind, volumes to provision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,35 +20,35 @@ const NODE_CONFLICT: &str = "node(s) didn't match PersistentVolume's node affini
 const NOT_ENOUGH_SPACE: &str = "node(s) did not have enough free storage";
 const VOLUME_GONE: &str = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)";
 
-/// Claims and volumes: what informers show, and what has been decided since.
+/// Claims and volumes: the informers' state, overlaid with assumed objects.
 pub struct Binder {
     pub catalog: Arc<Catalog>,
     pub claims: Assumed<PersistentVolumeClaim>,
     pub volumes: Assumed<PersistentVolume>,
 }
 
-/// A pod's claims, sorted by what is still to be done for them.
+/// A pod's claims, sorted by what still has to be done for them.
 #[derive(Debug, Clone, Default)]
 pub struct PodClaims {
-    /// The volumes of those that are bound; `None` for one that is gone.
+    /// The volumes of the bound claims; `None` for a deleted volume.
     pub bound: Vec<Option<Arc<PersistentVolume>>>,
-    /// Those that wait for the pod's node.
+    /// The claims that wait for the pod's node.
     pub delayed: Vec<Arc<PersistentVolumeClaim>>,
-    /// One has no volume and does not wait for the pod.
+    /// Whether a claim is unbound although it does not wait for the pod.
     pub immediate: bool,
-    /// By class of the delayed claims.
+    /// Volumes by the storage class of the delayed claims.
     volumes: BTreeMap<String, Vec<Arc<PersistentVolume>>>,
 }
 
-/// What is to be done on a node before the pod can be bound to it.
+/// What has to be done before the pod can be bound to a node.
 #[derive(Debug, Clone, Default)]
 pub struct PodVolumes {
     pub bindings: Vec<(Arc<PersistentVolume>, Arc<PersistentVolumeClaim>)>,
-    /// With the capacity that the volume would come from, where the driver tells.
+    /// Claims to provision, each with the storage capacity that is used, if the driver publishes it.
     pub provisions: Vec<(Arc<PersistentVolumeClaim>, Option<Arc<CSIStorageCapacity>>)>,
 }
 
-/// Verdicts on a node, each of which may be against it.
+/// The results for a node; each can exclude it.
 struct Verdicts {
     bound: bool,
     bindable: bool,
@@ -69,7 +69,7 @@ impl Binder {
         self.catalog.get("", name).map(|volume| self.volumes.over(volume))
     }
 
-    /// Whether the pod's claims are such that it can be looked at; `None` when it has none.
+    /// Checks whether the pod's claims allow it to be scheduled; `None` when it has no claims.
     pub fn check_claims(&self, pod: &Pod) -> Option<Result<(), String>> {
         let mut any = false;
         for wanted in claimed(pod) {
@@ -104,7 +104,7 @@ impl Binder {
         wanted.foreign(pod, &claim).map_or(Ok(()), Err)
     }
 
-    /// The pod's claims by what is still to be done for them.
+    /// Sorts the pod's claims by what still has to be done for them.
     pub fn pod_claims(&self, pod: &Pod) -> Result<PodClaims, String> {
         let mut sorted = PodClaims::default();
         for wanted in claimed(pod) {
@@ -136,7 +136,7 @@ impl Binder {
         Ok(sorted)
     }
 
-    /// What the claims need on this node; the status says why it cannot be.
+    /// Returns what the claims need on this node. The status says why they do not fit.
     pub fn find(&self, claims: &PodClaims, node: &Node) -> Result<PodVolumes, Status> {
         let mut verdicts = Verdicts { bound: true, bindable: true, space: true, exist: true };
         for volume in &claims.bound {
@@ -170,7 +170,7 @@ impl Binder {
                 None => to_bind.push(Arc::clone(claim)),
             }
         }
-        // The smallest first, so that it does not get what only it could do without.
+        // The smallest claim first, so that it does not take a large volume that only a later claim needs.
         to_bind.sort_by_key(|claim| requested(claim).map_or(0, |q| q.nanos()));
         let mut taken = BTreeSet::new();
         for claim in to_bind {
@@ -190,7 +190,8 @@ impl Binder {
         Ok(found)
     }
 
-    /// The capacity that a volume for the claim would come from, if the driver tells; `None` where it cannot be made.
+    /// Checks whether a volume can be provisioned. Returns the storage capacity that is used, if the driver publishes
+    /// it; `None` if it cannot be provisioned.
     fn provision(
         &self,
         claim: &PersistentVolumeClaim,

@@ -1,4 +1,4 @@
-//! Which volume suits a claim on a node, and whether one can be made there: pure functions.
+//! Pure functions: which volume matches a claim on a node, and whether one can be provisioned there.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use knarr_apimachinery::selector::Selector;
 
 use crate::plugins::claims::{capacity, class_of, class_of_volume, reaches, requested};
 
-/// The provisioner's name in classes whose volumes are made by hand.
+/// The provisioner of classes whose volumes are created by hand.
 pub const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
-/// Whether the volume is reserved for the claim: by name, and by uid where it has one.
+/// Whether the volume's claimRef is for the claim: by name, and by uid if it has one.
 pub fn is_reserved_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let Some(reference) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else { return false };
     let same = |a: &Option<String>, b: &str| a.as_deref().unwrap_or("") == b;
@@ -23,12 +23,12 @@ pub fn is_reserved_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim)
         && reference.uid.as_deref().is_none_or(|uid| uid.is_empty() || uid == claim.uid())
 }
 
-/// To compare; nothing counts as zero.
+/// The amount for comparisons; a missing quantity is zero.
 fn amount(quantity: Option<Quantity>) -> i128 {
     quantity.map_or(0, |q| q.nanos())
 }
 
-/// Size, mode, attributes, not on its way out.
+/// Whether size, mode and attributes match and the volume is not being deleted.
 fn suits(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let (Some(offer), Some(wish)) = (&volume.spec, &claim.spec) else { return false };
     let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
@@ -39,7 +39,7 @@ fn suits(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
         && volume.metadata.deletion_timestamp.is_none()
 }
 
-/// What a free volume has to be besides.
+/// The further conditions for a free volume.
 fn is_free_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim, selector: &Selector) -> bool {
     let (Some(offer), Some(wish)) = (&volume.spec, &claim.spec) else { return false };
     let modes = offer.access_modes.as_deref().unwrap_or_default();
@@ -51,7 +51,7 @@ fn is_free_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim, selecto
         && wish.access_modes.iter().flatten().all(|m| modes.contains(m))
 }
 
-/// The volume reserved for the claim; otherwise the smallest free one that the node reaches.
+/// Returns the volume reserved for the claim, otherwise the smallest free one that the node can use.
 pub fn find_volume(
     claim: &PersistentVolumeClaim,
     volumes: &[Arc<PersistentVolume>],
@@ -80,7 +80,7 @@ pub fn find_volume(
     Ok(smallest.map(|(_, volume)| Arc::clone(volume)))
 }
 
-/// Whether the class makes volumes that are reached from the node.
+/// Whether the class's topology allows volumes for the node.
 pub fn can_provision(class: &StorageClass, node: &Node) -> bool {
     if class.provisioner.is_empty() || class.provisioner == NO_PROVISIONER {
         return false;
@@ -95,13 +95,13 @@ pub fn can_provision(class: &StorageClass, node: &Node) -> bool {
         })
 }
 
-/// The largest volume that can be made.
+/// The size of the largest volume that can be provisioned.
 pub fn volume_limit(capacity: &CSIStorageCapacity) -> Option<Quantity> {
     let limit = capacity.maximum_volume_size.as_ref().or(capacity.capacity.as_ref())?;
     Quantity::parse(&limit.0).ok()
 }
 
-/// The first of these capacities that is enough for the claim and that the node has access to.
+/// Returns the first of these capacities that is large enough for the claim and available on the node.
 pub fn enough<'a>(
     capacities: &'a [Arc<CSIStorageCapacity>],
     class: &str,

@@ -1,5 +1,5 @@
-//! VolumeBinding: nodes have to reach the volumes of a pod's claims, or have such volumes to bind or to make; claims that
-//! wait for their first pod are bound, or handed to their provisioner, once the node is chosen.
+//! VolumeBinding: a node must be able to use the volumes of the pod's claims, or have volumes to bind or to provision.
+//! Claims that wait for their first pod are bound, or passed to their provisioner, when the node is chosen.
 //!
 //! Source: `k8s.io/kubernetes/pkg/scheduler/framework/plugins/volumebinding`, KEP-490, KEP-1472, KEP-4049.
 
@@ -67,7 +67,7 @@ const IMMEDIATE: &str = "pod has unbound immediate PersistentVolumeClaims";
 #[serde(rename_all = "camelCase", default)]
 struct Args {
     bind_timeout_seconds: i64,
-    /// From the share of a node's storage that would be in use to its score.
+    /// The points that map the utilization of a node's storage to its score.
     shape: Vec<ShapePoint>,
 }
 
@@ -106,7 +106,7 @@ struct FreeStorage {
     shape: Vec<ShapePoint>,
 }
 
-/// The node's verdict by its labels and name alone.
+/// The result depends on the node's labels and name only.
 impl NodeFilter for Reachable {
     fn check(&self, node: &NodeView) -> Status {
         self.binder.find(&self.claims, &node.row.node).err().unwrap_or(Status::SUCCESS)
@@ -124,8 +124,8 @@ impl NodeScore for FreeStorage {
     }
 }
 
-/// The mean over the classes of how much of what the node offers would be in use. Volumes to bind count alone where
-/// there are any.
+/// The mean over the storage classes of the utilization that the pod would cause. If volumes are bound, only these
+/// count.
 fn storage_score(volumes: &PodVolumes, shape: &[ShapePoint]) -> i64 {
     let value = |q: Option<Quantity>| q.map_or(0, |q| q.value());
     let mut classes: BTreeMap<&str, (i64, i64)> = BTreeMap::new();
@@ -225,7 +225,8 @@ fn capacity_grew(change: &Changed) -> bool {
 }
 
 impl VolumeBinding {
-    /// Of no matter to pods without claims, so that nothing of theirs is judged anew.
+    /// The version for [`Filter::version`](crate::framework::Filter::version). Constant for pods without claims, so
+    /// that their cached work stays valid.
     fn seen(&self, shape: &Shape) -> u64 {
         if shape.footprint.claims.is_empty() {
             return 0;

@@ -1,4 +1,4 @@
-//! Claims and volumes against nodes, and binding them before the pod.
+//! Tests of claims and volumes against nodes, and of binding them before the pod.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use knarr_client::Informers;
@@ -42,8 +42,8 @@ fn bound(name: &str, to: &str) -> PersistentVolumeClaim {
     claim(name, "late", json!({"metadata": done, "spec": {"volumeName": to}}))
 }
 
-/// Classes: `late` and `zoned` make volumes once a pod is placed (the latter in zone a), `manual` makes none, `tight`
-/// tells its capacity, `now` does not wait.
+/// Storage classes: `late` and `zoned` provision once a pod is placed (the latter only in zone a), `manual` does not
+/// provision, `tight` publishes its capacity, `now` binds immediately.
 fn classes() -> Catalog {
     let catalog = Catalog::default();
     let class = |name: &str, provisioner: &str, mode: &str, extra: Value| {
@@ -71,7 +71,7 @@ fn zones() -> Vec<crate::plugins::testing::NodeBuilder> {
     vec![node("a").label(ZONE, "a"), node("b").label(ZONE, "b")]
 }
 
-/// What nodes in zones a and b say.
+/// Returns the messages for nodes in zones a and b.
 fn say(pod: PodBuilder, fill: impl FnOnce(&Catalog)) -> [String; 2] {
     let catalog = Arc::new(classes());
     fill(&catalog);
@@ -160,7 +160,7 @@ fn two_claims_take_two_volumes_the_smallest_first() {
     let found = binder.find(&claims, &node("n").build()).unwrap();
     let pairs: Vec<_> = found.bindings.iter().map(|(v, c)| (c.name(), v.name())).collect();
     assert_eq!(pairs, [("small", "v6"), ("large", "v10")]);
-    // A volume that is promised to another claim is not there any more.
+    // A volume that is reserved for another claim is no longer available.
     Decided::of(&found, "n").assume(&binder);
     catalog.put(claim("third", "manual", json!({})));
     let claims = binder.pod_claims(&pod("q").claim("third").build()).unwrap();
@@ -183,7 +183,7 @@ fn the_emptier_storage_scores_higher() {
         work.totals(cache.snapshot(), &fits)
     };
     assert_eq!(totals(&mut work), [100, 50]);
-    // The scores are made anew when what they were made of changes.
+    // Scores are computed again when their inputs change.
     catalog.put::<CSIStorageCapacity>(object(json!({"metadata": {"name": "a", "namespace": "ns"},
         "storageClassName": "tight", "capacity": "200Mi", "nodeTopology": {"matchLabels": {ZONE: "a"}}})));
     assert!(work.catch_up(&profile, cache.snapshot(), &shape));
@@ -278,7 +278,7 @@ async fn lab(fill: impl FnOnce(&FakeApi)) -> Lab {
 }
 
 impl Lab {
-    /// Reserves and binds on node a; what the cluster does in the meantime is `meanwhile`.
+    /// Reserves and binds on node a; `meanwhile` is what the cluster does in the meantime.
     async fn bind(&self, meanwhile: impl AsyncFnOnce(&FakeApi)) -> Status {
         let waits = PodInfo::new(&self.api.get::<Pod>("default", "p").unwrap());
         let mut state = CycleState::default();
