@@ -1,11 +1,11 @@
-//! Exponential back-off with jitter, which starts anew after a quiet time.
+//! Exponential back-off with jitter, which resets after a time without failures.
 //!
 //! Source: `Backoff.DelayWithReset` of `k8s.io/apimachinery/pkg/util/wait`.
 
 use std::time::Duration;
 
-/// The delays: each is `first`, doubled per step up to `longest`, and up to twice that by chance. After
-/// `reset_after` without a step the next one is the first again. Times are a clock's monotonic ones.
+/// The delays: each is `first`, doubled with each step up to `longest`, plus random jitter of up to the same length.
+/// After `reset_after` without a step, the next delay is `first` again. Times are readings of a monotonic clock.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     first: Duration,
@@ -20,7 +20,7 @@ impl Backoff {
         Self { first, longest, reset_after, next: first, last_step: Duration::ZERO }
     }
 
-    /// How long to wait now.
+    /// Returns how long to wait now.
     pub fn step(&mut self, now: Duration) -> Duration {
         if now.saturating_sub(self.last_step) > self.reset_after {
             self.reset();
@@ -31,12 +31,12 @@ impl Backoff {
         base.mul_f64(1.0 + fastrand::f64())
     }
 
-    /// Whether the next delay is as long as delays get, unless a quiet time comes before it.
+    /// Whether the next delay is the longest one, unless `reset_after` passes before it.
     pub fn is_longest(&self) -> bool {
         self.next >= self.longest
     }
 
-    /// The next delay is the first again.
+    /// Resets the back-off: the next delay is `first` again.
     pub fn reset(&mut self) {
         self.next = self.first;
     }

@@ -13,7 +13,7 @@ use crate::leadership::{Fenced, Leadership, Term};
 use crate::supervisor::Supervisor;
 use crate::transport::{ListOptions, Query, Transport};
 
-/// How often a request is sent again to a server that says when to come back, as client-go does.
+/// How often a request is retried when the server answers with `Retry-After`. Source: client-go.
 const RETRIES: u32 = 10;
 
 /// A component's access to the API.
@@ -24,11 +24,11 @@ pub struct Client {
     field_manager: Arc<str>,
     agent: Arc<str>,
     supervisor: Supervisor,
-    /// The term that its writes belong to, and the way that takes them at any time.
+    /// The term that the client's writes belong to, and the transport without that restriction.
     led: Option<(Arc<Term>, Arc<dyn Transport>)>,
 }
 
-/// A patch and its format.
+/// A patch with its format.
 #[derive(Debug, Clone)]
 pub enum Patch {
     Json(serde_json::Value),
@@ -53,20 +53,20 @@ impl Patch {
 }
 
 impl Client {
-    /// `field_manager` is the name under which this component's writes are recorded.
+    /// Creates a client. `field_manager` is the name under which this component's writes are recorded.
     pub fn new(transport: Arc<dyn Transport>, clock: Arc<dyn Clock>, field_manager: &str) -> Self {
         let (agent, supervisor) = (agent(field_manager).into(), Supervisor::new(Arc::clone(&clock)));
         Self { transport, clock, field_manager: field_manager.into(), agent, supervisor, led: None }
     }
 
-    /// What works in the background with this client, its informers for instance, is among the supervisor's tasks.
-    /// Without this it is supervised, too, but shown to nobody.
+    /// Runs the background tasks of this client, such as its informers, under this supervisor. By default they have a
+    /// supervisor of their own, whose health is shown nowhere.
     pub fn supervised_by(mut self, supervisor: &Supervisor) -> Self {
         self.supervisor = supervisor.clone();
         self
     }
 
-    /// For the work of a leader: what it writes is sent only while the lease is held.
+    /// Returns a client for the work of a leader: its writes are sent only while the lease is held.
     pub fn under(mut self, leadership: &Leadership) -> Self {
         if let Some(term) = leadership.term() {
             let open = self.led.take().map_or(self.transport, |(_, open)| open);
@@ -76,7 +76,7 @@ impl Client {
         self
     }
 
-    /// As before [`Client::under`]: for what may be written after the lease's end, too.
+    /// Undoes [`Client::under`], for writes that are allowed after the lease has ended.
     pub fn under_no_lease(mut self) -> Self {
         if let Some((_, open)) = self.led.take() {
             self.transport = open;
@@ -84,7 +84,7 @@ impl Client {
         self
     }
 
-    /// Whether the lease that its writes need is held now; always, where they need none.
+    /// Whether the lease that the client's writes need is held now; true if they need none.
     pub fn holds_lease(&self) -> bool {
         self.led.as_ref().is_none_or(|(term, _)| term.is_held())
     }
@@ -93,7 +93,7 @@ impl Client {
         &self.supervisor
     }
 
-    /// Says in its requests on whose behalf they are, as upstream's controllers do.
+    /// Adds the user to the user agent of the requests, as upstream's controllers do.
     pub fn on_behalf_of(mut self, user: &str) -> Self {
         self.agent = format!("{}/{user}", self.agent).into();
         self
@@ -112,7 +112,7 @@ impl Client {
         decode(&self.call(Method::GET, path, None, Bytes::new()).await?)
     }
 
-    /// All items, each a shared view; with the list's resourceVersion.
+    /// Returns all items, each as a shared decoded view, and the resourceVersion of the list.
     pub async fn list<K: Kind>(
         &self,
         namespace: Option<&str>,
@@ -128,7 +128,7 @@ impl Client {
         decode(&self.write(Method::POST, path, "application/json", object.encode().into(), false).await?)
     }
 
-    /// POST to a subresource, such as `binding`, `eviction` or `token`; the answer is decoded as `A`.
+    /// Sends a POST to a subresource, such as `binding`, `eviction` or `token`. The answer is decoded as `A`.
     pub async fn create_subresource<B: Kind, A: Kind>(
         &self,
         parent: &ResourceType,
@@ -141,7 +141,7 @@ impl Client {
         decode(&self.write(Method::POST, path, "application/json", body.encode().into(), false).await?)
     }
 
-    /// POST of any JSON to a subresource, with the raw answer: for kinds without a typed codec here.
+    /// Sends a POST with any JSON to a subresource and returns the raw answer. For kinds that have no typed codec here.
     pub async fn post_raw(&self, path: String, body: Vec<u8>) -> Result<Bytes> {
         self.write(Method::POST, path, "application/json", body.into(), false).await
     }
@@ -151,19 +151,19 @@ impl Client {
         decode(&self.write(Method::PUT, path, "application/json", object.encode().into(), false).await?)
     }
 
-    /// PUT to the `status` subresource.
+    /// Sends a PUT to the `status` subresource.
     pub async fn update_status<K: Kind>(&self, object: &K) -> Result<K> {
         self.update_subresource(object, "status").await
     }
 
-    /// PUT to a subresource that takes the whole object, such as `status` or `approval`.
+    /// Sends a PUT to a subresource that takes the whole object, such as `status` or `approval`.
     pub async fn update_subresource<K: Kind>(&self, object: &K, subresource: &str) -> Result<K> {
         let path = K::RESOURCE.path(Some(object.namespace()), Some(object.name()));
         let path = format!("{path}/{subresource}");
         decode(&self.write(Method::PUT, path, "application/json", object.encode().into(), false).await?)
     }
 
-    /// PATCH of the object, or of a subresource such as `status`.
+    /// Sends a PATCH to the object, or to a subresource such as `status`.
     pub async fn patch<K: Kind>(
         &self,
         namespace: &str,
@@ -179,7 +179,7 @@ impl Client {
         decode(&self.patch_path(path, patch).await?)
     }
 
-    /// PATCH of any object by its path, with the raw answer.
+    /// Sends a PATCH to any object by its path and returns the raw answer.
     pub async fn patch_path(&self, path: String, patch: &Patch) -> Result<Bytes> {
         let (content_type, value) = patch.parts();
         let force = matches!(patch, Patch::Apply { force: true, .. });
@@ -191,7 +191,7 @@ impl Client {
         self.delete_path(K::RESOURCE.path(Some(namespace), Some(name)), options).await
     }
 
-    /// DELETE of any object by its path.
+    /// Sends a DELETE to any object by its path.
     pub async fn delete_path(&self, path: String, options: &DeleteOptions) -> Result<()> {
         let body = serde_json::to_vec(options).map_err(|e| Error::Protocol(e.to_string()))?;
         self.call(Method::DELETE, path, Some("application/json"), body.into()).await?;
@@ -214,12 +214,12 @@ impl Client {
         self.call(method, format!("{path}?{}", query.0), Some(content_type), body).await
     }
 
-    /// GET of any path in one of the forms that `accept` names.
+    /// Sends a GET to any path, with this `Accept` header.
     pub async fn get_as(&self, path: String, accept: &'static str) -> Result<Bytes> {
         self.exchange(Method::GET, path, None, accept, Bytes::new()).await
     }
 
-    /// Any request; `uri` is path and query.
+    /// Sends any request; `uri` is path and query.
     pub async fn call(
         &self,
         method: Method,
@@ -261,7 +261,7 @@ impl Client {
     }
 }
 
-/// In the form of Kubernetes' components, whose first word is who writes.
+/// The user agent in the form of Kubernetes' components; its first word names the component.
 fn agent(component: &str) -> String {
     let (version, os) = (env!("CARGO_PKG_VERSION"), std::env::consts::OS);
     let arch = match std::env::consts::ARCH {
@@ -287,7 +287,7 @@ mod tests {
     use crate::clock::SystemClock;
     use crate::transport::{List, WatchStream};
 
-    /// Refuses the first requests as an overloaded server does.
+    /// Refuses the first requests like an overloaded server.
     struct Overloaded {
         refusals: AtomicU32,
         retry_after_seconds: i32,
@@ -334,7 +334,7 @@ mod tests {
         let (answer, asked, _) = ask(100, 1).await;
         assert_eq!(answer.unwrap_err().status().unwrap().code(), 429);
         assert_eq!(asked, 1 + RETRIES);
-        // It does not say when: a budget that allows no eviction, for example.
+        // An answer without Retry-After is not retried, for example when a disruption budget allows no eviction.
         let (answer, asked, _) = ask(1, 0).await;
         assert!(answer.is_err());
         assert_eq!(asked, 1);

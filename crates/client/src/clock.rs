@@ -1,4 +1,4 @@
-//! The clocks: the machine's own, and tokio's, which tests can pause.
+//! The clocks: the system's, and tokio's, which tests can pause.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use knarr_apimachinery::clock::{Clock, Sleep};
 
-/// The machine's clock.
+/// The system's clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -29,7 +29,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Time that follows tokio's: with a paused runtime it moves only when every task waits.
+/// Time that follows tokio's clock: in a paused runtime it only advances when every task waits.
 #[derive(Debug, Clone, Copy)]
 pub struct TokioClock {
     origin: Timestamp,
@@ -37,7 +37,7 @@ pub struct TokioClock {
 }
 
 impl TokioClock {
-    /// A clock that shows `origin` now. To be called inside a tokio runtime.
+    /// Returns a clock that shows `origin` now. Must be called inside a tokio runtime.
     pub fn starting_at(origin: Timestamp) -> Self {
         Self { origin, started: tokio::time::Instant::now() }
     }

@@ -1,4 +1,4 @@
-//! What can go wrong between a component and the API server.
+//! Errors between a component and the API server.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use knarr_apimachinery::status::StatusError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The server answered with a failure.
+    /// The server answered with a failure status.
     #[error("{0}")]
     Status(StatusError),
-    /// The server could not be reached, or the connection broke.
+    /// The server could not be reached, or the connection was lost.
     #[error("cannot reach the API server at {server}")]
     Connection {
         server: String,
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The answer does not decode.
+    /// The answer cannot be decoded.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// The answer is not what the protocol says.
+    /// The answer violates the protocol.
     #[error("unexpected answer of the API server: {0}")]
     Protocol(String),
-    /// The write was not sent: its sender does not lead any more.
+    /// The write was not sent, because its sender is no longer the leader.
     #[error("not sent: the lease under which this was to be written is not held any more")]
     LeaseLost,
 }
@@ -37,7 +37,7 @@ impl From<StatusError> for Error {
 }
 
 impl Error {
-    /// The API status, where the server gave one.
+    /// The API status, if the server sent one.
     pub fn status(&self) -> Option<&StatusError> {
         match self {
             Self::Status(s) => Some(s),
@@ -61,7 +61,7 @@ impl Error {
         self.status().is_some_and(StatusError::is_expired)
     }
 
-    /// How long a server that could not take the request asks to wait before it is sent again.
+    /// How long to wait before retrying, if the server could not take the request and said so.
     pub fn retry_after(&self) -> Option<Duration> {
         let status = self.status().filter(|s| s.code() == 429 || s.code() >= 500)?;
         let seconds = status.0.details.as_ref()?.retry_after_seconds.filter(|s| *s > 0)?;

@@ -1,6 +1,6 @@
-//! Recording of events: a bounded queue, repeated events counted instead of written anew, chatty sources curbed.
+//! Records events: a bounded queue, counts instead of repeated events, and limits for sources that emit too many.
 //!
-//! Source: the behaviour and the numbers of `k8s.io/client-go/tools/record`.
+//! Source: the behavior and the constants of `k8s.io/client-go/tools/record`.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::{Client, Patch};
 
-/// Events waiting to be written; what comes on top is dropped.
+/// The number of events that may wait to be written; further ones are dropped.
 const QUEUE: usize = 1000;
-/// Remembered events and sources.
+/// The number of events and sources that are remembered.
 const CACHE: usize = 4096;
-/// Similar events that differ in their message are combined once there are this many within [`COMBINE_WINDOW`].
+/// Similar events that only differ in their message are combined from this many within [`COMBINE_WINDOW`] on.
 const COMBINE_AFTER: usize = 10;
 const COMBINE_WINDOW: Duration = Duration::from_secs(600);
-/// A source may send this many events about one object at once, and one more per [`REFILL`].
+/// A source may emit this many events about one object in a burst, and one more per [`REFILL`].
 const BURST: f64 = 25.0;
 const REFILL: Duration = Duration::from_secs(300);
-/// For how long the last events are written once their writer is to end, or is waited for. With the work of a leader,
-/// which comes before, it is shorter than that is waited for.
+/// How long the writer goes on when it is stopped, and how long [`EventRecorder::written`] waits. Together with the end
+/// of a leader's work, which comes first, this is shorter than the time that is waited for that work.
 const LAST_WRITES: Duration = Duration::from_secs(2);
-/// The API's limit on a message, in bytes.
+/// The API's limit on the length of a message, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
-/// `Normal` or `Warning`.
+/// The type of an event: `Normal` or `Warning`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventType {
     Normal,
@@ -58,10 +58,10 @@ struct Note {
     at: Timestamp,
 }
 
-/// What waits for the writer.
+/// An item of the writer's queue.
 enum Queued {
     Note(Box<Note>),
-    /// To be answered once everything before it has been seen to.
+    /// Answered when everything before it has been processed.
     Mark(oneshot::Sender<()>),
 }
 
@@ -74,10 +74,10 @@ pub struct EventRecorder {
 }
 
 impl EventRecorder {
-    /// Starts the writer, a task of the client's supervisor. `component` and `host` (empty for cluster components) make
-    /// up the event's source. The writer ends with the last recorder, or some time after `stop`: what has been recorded
-    /// by then is still written, within bounds. Work whose last events matter has a `stop` of its own for them, and waits
-    /// for [`EventRecorder::written`] at its end.
+    /// Starts the writer, a task of the client's supervisor. `component` and `host` (empty for cluster components) form
+    /// the event's source. The writer ends with the last recorder, or some time after `stop`: events recorded until
+    /// then are still written, within bounds. Work whose last events matter uses a `stop` of its own for the recorder,
+    /// and waits for [`EventRecorder::written`] at its end.
     pub fn new(client: Client, component: &str, host: &str, stop: CancellationToken) -> Self {
         let (notes, queue) = mpsc::channel(QUEUE);
         let source = EventSource {
@@ -85,7 +85,7 @@ impl EventRecorder {
             host: (!host.is_empty()).then(|| host.to_owned()),
         };
         let queue = Arc::new(tokio::sync::Mutex::new(queue));
-        // They tell of what was done while the lease was held.
+        // The events describe what was done while the lease was held.
         let writer = client.clone().under_no_lease();
         let writing =
             client.supervisor().run_until_done("event-recorder", CancellationToken::new(), move |_| {
@@ -106,7 +106,7 @@ impl EventRecorder {
         Self { source: Arc::new(source), notes, client }
     }
 
-    /// The same queue for another component's events.
+    /// Returns a recorder with the same queue for another component.
     pub fn as_component(&self, component: &str) -> Self {
         let mut other = self.clone();
         if other.source.component.as_deref() != Some(component) {
@@ -116,7 +116,7 @@ impl EventRecorder {
         other
     }
 
-    /// The same queue for the same component on another host.
+    /// Returns a recorder with the same queue for another host.
     pub fn on_host(&self, host: &str) -> Self {
         let mut other = self.clone();
         other.source =
@@ -124,12 +124,12 @@ impl EventRecorder {
         other
     }
 
-    /// Returns when what was recorded before this has been written or given up; after a few seconds at the latest.
+    /// Waits until all events recorded before have been written or dropped, for a few seconds at most.
     pub async fn written(&self) {
         let (answer, answered) = oneshot::channel();
         let all = async {
             if self.notes.send(Queued::Mark(answer)).await.is_ok() {
-                // A writer that has ended writes nothing more.
+                // If the writer has ended, nothing more is written.
                 let _ = answered.await;
             }
         };
@@ -147,7 +147,7 @@ impl EventRecorder {
         self.event_about(reference(object), type_, reason, message);
     }
 
-    /// Records an event about whatever the reference names.
+    /// Records an event about the object of the reference.
     pub fn event_about(
         &self,
         about: ObjectReference,
@@ -165,7 +165,7 @@ impl EventRecorder {
     }
 }
 
-/// The reference by which events name a typed object.
+/// The reference to a typed object for events.
 pub fn reference<K: Kind>(object: &K) -> ObjectReference {
     let meta = object.meta();
     ObjectReference {
@@ -197,7 +197,7 @@ async fn write_all(client: Client, queue: &mut mpsc::Receiver<Queued>) {
         let note = match queued {
             Queued::Note(note) => *note,
             Queued::Mark(answer) => {
-                // Whoever asked may have gone.
+                // The caller may have been dropped.
                 let _ = answer.send(());
                 continue;
             }
@@ -223,12 +223,12 @@ async fn write_all(client: Client, queue: &mut mpsc::Receiver<Queued>) {
         };
         match result {
             Ok((namespace, name)) => correlator.written(&key, namespace, name),
-            Err(error) => tracing::debug!(%error, "event not written"),
+            Err(error) => tracing::debug!(%error, "failed to write an event"),
         }
     }
 }
 
-/// `last` keeps the names of events of the same moment apart.
+/// Builds a new event. `last` makes the names of events of the same moment unique.
 fn new_event(note: &Note, last: &mut u64) -> Event {
     let namespace = note.about.namespace.clone().unwrap_or_else(|| "default".to_owned());
     let name = note.about.name.as_deref().unwrap_or("unknown");
@@ -267,7 +267,7 @@ struct Known {
     count: i32,
 }
 
-/// Decides what becomes of each event, from what was written before.
+/// Decides for each event whether to create it, to count it up or to drop it, based on the events before.
 #[derive(Default)]
 struct Correlator {
     known: Cache<Known>,
@@ -354,7 +354,7 @@ fn age(now: Timestamp, then: Timestamp) -> Duration {
     now.duration_since(then).try_into().unwrap_or_default()
 }
 
-/// A map that forgets its oldest entries.
+/// A map that drops its oldest entries.
 struct Cache<V> {
     map: HashMap<Key, V>,
     order: VecDeque<Key>,
@@ -383,7 +383,7 @@ impl<V> Cache<V> {
     }
 }
 
-/// A shared handle, for components that pass recorders around.
+/// A shared recorder, for components that pass recorders around.
 pub type SharedRecorder = Arc<EventRecorder>;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The transport over HTTPS: HTTP/2 connections shared by all calls of one identity.
+//! The transport over HTTPS: HTTP/2 connections that are shared by all calls of one identity.
 
 use std::io;
 use std::sync::Arc;
@@ -26,9 +26,9 @@ use crate::metrics;
 use crate::transport::{List, ListOptions, Transport, WatchStream};
 use crate::wire;
 
-/// Watches on one connection, below the stream limit of common servers.
+/// The number of watches on one connection, which is below the stream limit of common servers.
 const WATCHES_PER_CONNECTION: usize = 80;
-/// The largest answer read whole.
+/// The size limit of a response that is read as a whole, in bytes.
 const MAX_ANSWER_BYTES: usize = 1 << 30;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
@@ -39,19 +39,19 @@ struct Connection {
     watches: Arc<AtomicUsize>,
 }
 
-/// Talks to an API server by its URL.
+/// Connects to an API server by its URL.
 #[derive(Clone)]
 pub struct HttpTransport {
     link: Arc<Link>,
     authorization: Option<HeaderValue>,
 }
 
-/// The way to one server: what several identities that come by token can share.
+/// The connections to one server, which several identities can share if they use tokens.
 struct Link {
     server: String,
     host: String,
     port: u16,
-    /// Both, as they are shown.
+    /// Host and port, as in the URL.
     authority: String,
     server_name: ServerName<'static>,
     tls: TlsConnector,
@@ -59,7 +59,7 @@ struct Link {
 }
 
 impl HttpTransport {
-    /// From resolved kubeconfig access. Connects at the first call.
+    /// Creates a transport from the access of a kubeconfig. It connects at the first call.
     pub fn new(access: &Access) -> Result<Self> {
         let wrong =
             |what: &str| Error::Protocol(format!("{what} in the kubeconfig's server {:?}", access.server));
@@ -81,13 +81,13 @@ impl HttpTransport {
         Ok(Self { link: Arc::new(link), authorization })
     }
 
-    /// The same connections, with another token.
+    /// Returns a transport with the same connections and another token.
     pub fn with_authorization(&self, authorization: HeaderValue) -> Self {
         Self { link: Arc::clone(&self.link), authorization: Some(authorization) }
     }
 }
 
-/// The header that shows a token.
+/// Returns the `Authorization` header for a token.
 pub fn bearer(token: &str) -> Result<HeaderValue> {
     let value = HeaderValue::from_str(&format!("Bearer {token}"));
     let mut value = value.map_err(|_| Error::Protocol("a token with characters that no token has".into()))?;
@@ -137,7 +137,7 @@ impl Link {
         Ok(Connection { sender, watches: Arc::default() })
     }
 
-    /// Sends a request; a failure status becomes an error.
+    /// Sends a request. A failure status becomes an error.
     async fn exchange(
         &self,
         connection: Connection,
@@ -204,7 +204,7 @@ impl Transport for HttpTransport {
         let body = answer.into_body();
         let server = self.link.server.clone();
         let chunks = body.into_data_stream().map_err(move |e| {
-            // Counted as open for as long as the body is held.
+            // The watch counts as open as long as its body is held.
             let _ = &open;
             Error::Connection { server: server.clone(), source: e.into() }
         });
@@ -212,7 +212,7 @@ impl Transport for HttpTransport {
     }
 }
 
-/// Counts a watch on its connection for as long as it lives.
+/// Counts a watch on its connection until it is dropped.
 struct OpenWatch(Arc<AtomicUsize>);
 
 impl Drop for OpenWatch {
@@ -235,7 +235,7 @@ fn bracket(host: &str) -> String {
     if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
 }
 
-/// TLS towards a server, as kubeconfigs and the like describe it; HTTP/2 is offered.
+/// The TLS configuration for a server, from a kubeconfig or similar files. It offers HTTP/2.
 pub fn client_tls(access: &Access) -> Result<rustls::ClientConfig> {
     let wrong = |e: &dyn std::fmt::Display| Error::Protocol(format!("TLS material of the kubeconfig: {e}"));
     let builder = if access.insecure_skip_tls_verify {
@@ -258,7 +258,7 @@ pub fn client_tls(access: &Access) -> Result<rustls::ClientConfig> {
     Ok(config)
 }
 
-/// What reading a kubeconfig and connecting may fail with, as an I/O error for callers at the edge.
+/// Converts errors of reading a kubeconfig and of connecting to I/O errors, for callers outside the client.
 impl From<Error> for io::Error {
     fn from(e: Error) -> Self {
         io::Error::other(e)

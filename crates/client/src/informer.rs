@@ -1,4 +1,4 @@
-//! Typed informers: a reflector's store and changes, seen as one Kubernetes type.
+//! Typed informers: the store and the changes of a reflector, decoded as one Kubernetes type.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -16,7 +16,7 @@ use crate::store::ObjectStore;
 use crate::supervisor::Supervisor;
 use crate::transport::ListOptions;
 
-/// One change of a typed collection.
+/// A change of a typed collection.
 #[derive(Debug, Clone)]
 pub enum Event<K> {
     Added(Arc<K>),
@@ -25,7 +25,7 @@ pub enum Event<K> {
 }
 
 impl<K> Event<K> {
-    /// The newest state that the event shows.
+    /// The newest state that the event contains.
     pub fn object(&self) -> &Arc<K> {
         match self {
             Self::Added(o) | Self::Deleted(o) => o,
@@ -34,30 +34,31 @@ impl<K> Event<K> {
     }
 }
 
-/// Under which all of a component's informers are supervised: there are many.
+/// The supervisor's name for all informers of a component, since there are many.
 const TASK: &str = "informers";
 
 type Reflectors = BTreeMap<(ResourceType, String), Arc<Reflector>>;
 
-/// All informers of one component: each collection is watched once, whoever asks for it.
+/// All informers of one component. Each collection is watched once, however many parts use it.
 pub struct Informers {
     client: Client,
-    /// Until when watches go on.
+    /// Cancelled when the watches have to end.
     stop: CancellationToken,
-    /// Until when handlers are called that are added here.
+    /// Cancelled when handlers added through this value must no longer be called.
     until: CancellationToken,
     reflectors: Arc<Mutex<Reflectors>>,
 }
 
 impl Informers {
-    /// Watches end when `stop` is cancelled. They are among the tasks of the client's supervisor, as `informers`.
+    /// Creates the informers. Watches end when `stop` is cancelled. They are tasks of the client's supervisor, named
+    /// `informers`.
     pub fn new(client: Client, stop: CancellationToken) -> Self {
         let until = stop.clone();
         Self { client, stop, until, reflectors: Arc::default() }
     }
 
-    /// The same informers for a part of the component that ends, or is restarted, before the others: what it adds as
-    /// handlers is called no more after `until`.
+    /// Returns the same informers for a part of the component that ends or restarts before the others. Handlers added
+    /// through the result are not called after `until`.
     pub fn until(&self, until: CancellationToken) -> Self {
         Self {
             client: self.client.clone(),
@@ -67,18 +68,18 @@ impl Informers {
         }
     }
 
-    /// The informer of all objects of a type; it starts at once.
+    /// Returns the informer of all objects of a type, and starts it.
     pub fn informer<K: Kind>(&self) -> Informer<K> {
         self.selected(ListOptions::default())
     }
 
-    /// The informer of the objects that the selectors in `selection` choose.
+    /// Returns the informer of the objects that match the selectors in `selection`.
     pub fn selected<K: Kind>(&self, selection: ListOptions) -> Informer<K> {
         let reflector = self.untyped(K::RESOURCE, selection);
         Informer { reflector, until: self.until.clone(), kind: PhantomData }
     }
 
-    /// The reflector of any resource, typed or not.
+    /// Returns the reflector of any resource, typed or not.
     pub fn untyped(&self, resource: ResourceType, selection: ListOptions) -> Arc<Reflector> {
         let key = (resource, selection.query(false));
         let mut reflectors = self.reflectors.lock().unwrap_or_else(PoisonError::into_inner);
@@ -103,15 +104,15 @@ impl Informers {
         Arc::clone(reflector)
     }
 
-    /// A reflector of any resource that nobody shares and that ends when its holder says so: for resources that come
-    /// and go. It has to be [run](Reflector::run), again after each end; then it goes on from what it knows.
+    /// Returns an unshared reflector of any resource, for resources that are added and removed at run time. The caller
+    /// has to [run](Reflector::run) it, and may run it again after each end: it then continues from its last state.
     pub fn own(&self, resource: ResourceType) -> Arc<Reflector> {
         let (transport, clock) = (Arc::clone(self.client.transport()), Arc::clone(self.client.clock()));
         Arc::new(Reflector::new(resource, ListOptions::default(), transport, clock))
     }
 
-    /// Waits until every informer asked for so far has its first list. False if that is not to be waited for any more.
-    #[must_use = "without the first lists nothing is known"]
+    /// Waits until every informer requested so far has its first list. Returns false if the informers end before.
+    #[must_use = "without the first lists the stores are empty"]
     pub async fn wait_synced(&self) -> bool {
         let reflectors: Vec<_> = {
             let map = self.reflectors.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,13 +133,13 @@ impl Informers {
         &self.client
     }
 
-    /// Under which the watches run; for what else belongs to them.
+    /// The supervisor of the watches, for other tasks that belong to them.
     pub fn supervisor(&self) -> &Supervisor {
         self.client.supervisor()
     }
 }
 
-/// A reflector as long as it runs. Handlers may hold the informers that hold it: they end with it, however that is.
+/// Ends the reflector when its task ends. Handlers may hold the informers that hold them, a cycle that this breaks.
 struct Running(Arc<Reflector>);
 
 impl Drop for Running {
@@ -165,7 +166,7 @@ impl<K: Kind> Informer<K> {
         Lister { store: Arc::clone(self.reflector.store()), kind: PhantomData }
     }
 
-    /// Calls `handler` for everything known now and for each change. It must be quick: put a key on a queue.
+    /// Calls `handler` for every known object now, and for each change. It must be fast: it should only queue a key.
     pub fn add_handler(&self, handler: impl Fn(&Event<K>) + Send + Sync + 'static) {
         let handler = move |change: &Change| {
             if let Some(event) = typed_event::<K>(change) {
@@ -189,19 +190,19 @@ impl<K: Kind> Informer<K> {
         self.reflector.has_synced()
     }
 
-    /// The resourceVersion up to which the lister knows everything.
+    /// The resourceVersion up to which the lister has seen all changes.
     pub fn observed_version(&self) -> u64 {
         self.reflector.observed_version()
     }
 
-    /// Waits for the first list. False if that is not to be waited for any more: whoever asks is to stop.
-    #[must_use = "without the first list nothing is known"]
+    /// Waits for the first list. Returns false if the informer ends before: then the caller has to stop.
+    #[must_use = "without the first list the store is empty"]
     pub async fn wait_synced(&self) -> bool {
         synced_until(&self.until, self.reflector.wait_synced()).await
     }
 }
 
-/// Who is to stop does not begin with its work, even if it could.
+/// Waits for `synced`. A caller that has to stop gets false even if the list is complete.
 async fn synced_until(until: &CancellationToken, synced: impl Future<Output = bool>) -> bool {
     tokio::select! {
         biased;
@@ -221,7 +222,7 @@ fn typed_event<K: Kind>(change: &Change) -> Option<Event<K>> {
     })
 }
 
-/// The typed view; an object that does not decode is reported and left out.
+/// Decodes an object. One that does not decode is logged and left out.
 fn view<K: Kind>(object: &Object) -> Option<Arc<K>> {
     object
         .typed::<K>()
@@ -231,7 +232,7 @@ fn view<K: Kind>(object: &Object) -> Option<Arc<K>> {
         .ok()
 }
 
-/// Reads of the local copy. It may lag behind the API server, and never goes back.
+/// Reads from the local copy. It may lag behind the API server, but never goes back.
 pub struct Lister<K> {
     store: Arc<ObjectStore>,
     kind: PhantomData<fn() -> K>,
@@ -244,7 +245,7 @@ impl<K> Clone for Lister<K> {
 }
 
 impl<K: Kind> Lister<K> {
-    /// `namespace` is empty for cluster-scoped types.
+    /// Returns an object; `namespace` is empty for cluster-scoped types.
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         self.get_key(&ObjectKey::new(namespace, name))
     }
@@ -253,7 +254,7 @@ impl<K: Kind> Lister<K> {
         self.store.get(key).and_then(|o| view(&o))
     }
 
-    /// Everything, in key order.
+    /// Returns all objects in key order.
     pub fn list(&self) -> Vec<Arc<K>> {
         self.store.list(None).iter().filter_map(|o| view(o)).collect()
     }
@@ -262,7 +263,7 @@ impl<K: Kind> Lister<K> {
         self.store.list(Some(namespace)).iter().filter_map(|o| view(o)).collect()
     }
 
-    /// The objects of one namespace that the selector chooses; labels are read without decoding.
+    /// Returns the objects of a namespace that match the selector. Labels are read without decoding.
     pub fn select(&self, namespace: &str, selector: &Selector) -> Vec<Arc<K>> {
         let objects = self.store.list(Some(namespace));
         let chosen = objects.iter().filter(|o| selector.matches_with(|key| o.header().label(key)));

@@ -1,4 +1,4 @@
-//! Leader election over a Lease: one of several processes acts, the others stand by.
+//! Leader election with a Lease: one of several processes is active, the others stand by.
 //!
 //! Source: the protocol and the default times of `k8s.io/client-go/tools/leaderelection`.
 
@@ -21,34 +21,35 @@ use crate::events::{EventRecorder, EventType};
 use crate::leadership::{Leadership, Term};
 use crate::metrics;
 
-/// For how long a leader may act after the end of its lease before it counts as ill; upstream's.
+/// How long after the end of its lease a leader still counts as healthy. Source: upstream.
 const TOLERATED: Duration = Duration::from_secs(20);
-/// For how long a leader's work is waited for once it is to end.
+/// How long a leader's work is waited for when it has to end.
 const LEFT_BEHIND: Duration = Duration::from_secs(8);
 const CONFLICT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Whose lease, where, and how long it lasts.
+/// A lease to compete for, and the timing of the election.
 #[derive(Debug, Clone)]
 pub struct LeaderElection {
     pub namespace: String,
     /// The lease's name, such as `kube-scheduler`.
     pub name: String,
-    /// This process, unique among the candidates.
+    /// The identity of this process, unique among the candidates.
     pub identity: String,
     pub lease_duration: Duration,
     pub renew_deadline: Duration,
     pub retry_period: Duration,
-    /// The API server elects among candidates (see [`crate::lease_candidate`]): a lease is only renewed, never taken.
+    /// Whether the API server elects among candidates (see [`crate::lease_candidate`]). The lease is then only renewed,
+    /// never taken.
     pub coordinated: bool,
-    /// How this candidate is doing; shared by its clones.
+    /// The state of this candidate, shared by its clones.
     pub standing: Arc<Standing>,
 }
 
-/// Whether a candidate leads, and since when nobody has confirmed it.
+/// Whether a candidate leads, and when its lease was last renewed.
 #[derive(Debug, Default)]
 pub struct Standing {
     leads: AtomicBool,
-    /// Of the clock's monotonic time.
+    /// In nanoseconds of the clock's monotonic time.
     renewed_nanos: AtomicU64,
 }
 
@@ -61,7 +62,7 @@ impl Standing {
         }
     }
 
-    /// For how long a leader has not been confirmed; `None` for whoever does not lead.
+    /// How long ago the leader's lease was renewed; `None` for a candidate that does not lead.
     fn unconfirmed(&self, now: Duration) -> Option<Duration> {
         let renewed = Duration::from_nanos(self.renewed_nanos.load(Ordering::Relaxed));
         self.leads.load(Ordering::Relaxed).then(|| now.saturating_sub(renewed))
@@ -69,7 +70,7 @@ impl Standing {
 }
 
 impl LeaderElection {
-    /// Fails for a leader whose lease has been over for long: it should have noticed, and ended.
+    /// Fails for a leader whose lease ended long ago: it should have noticed that and stopped.
     pub fn health(&self, now: Duration) -> Result<(), String> {
         match self.standing.unconfirmed(now) {
             Some(since) if since > self.lease_duration + TOLERATED => {
@@ -79,7 +80,7 @@ impl LeaderElection {
         }
     }
 
-    /// With the default times: 15 s, 10 s, 2 s.
+    /// Creates a candidate with the default times: 15 s, 10 s, 2 s.
     pub fn new(namespace: &str, name: &str, identity: &str) -> Self {
         Self {
             namespace: namespace.into(),
@@ -93,13 +94,14 @@ impl LeaderElection {
         }
     }
 
-    /// Runs `component` whenever this process leads, until `stop`.
+    /// Runs `component` whenever this process leads, until `stop` is cancelled.
     ///
-    /// What is run gets a token that is cancelled when the lease is lost or `stop` is cancelled. At a stop the lease is
-    /// held until what was run has ended, and then given up: the next leader need not wait for its end, and never acts
-    /// beside this one. What takes longer than [`LEFT_BEHIND`] to end, or goes on when others may take a lease that was
-    /// lost, is dropped. A lost lease is stood for again. What is run writes through clients [`Client::under`] its
-    /// leadership, which send nothing once the lease is not held any more.
+    /// The component gets a token that is cancelled when the lease is lost or `stop` is cancelled. At a stop the lease
+    /// is held until the component has ended, and then released: the next leader need not wait for it to expire, and
+    /// never acts at the same time. A component that takes longer than [`LEFT_BEHIND`] to end, or that is still running
+    /// when others may take a lost lease, is dropped. After a lost lease, the process competes for it again. The
+    /// component writes through clients made with [`Client::under`] its leadership, which send nothing once the lease
+    /// is no longer held.
     ///
     /// Source: `ReleaseOnCancel` of client-go, which upstream's controller manager sets with the feature gate
     /// ControllerManagerReleaseLeaderElectionLockOnExit.
@@ -114,27 +116,27 @@ impl LeaderElection {
             tokio::select! {
                 () = component(Leadership::of(leading.until.clone(), Arc::clone(&leading.term))) => {}
                 () = self.patience(&leading, &client) => {
-                    tracing::warn!(lease = self.name, "what led does not end: the lease is given up");
+                    tracing::warn!(lease = self.name, "the leader's work does not end, releasing the lease");
                 }
             }
             leading.release().await;
         }
     }
 
-    /// Returns when a leader's work is not waited for any more.
+    /// Returns when a leader's work is no longer waited for.
     async fn patience(&self, leading: &Leading, client: &Client) {
         leading.until.cancelled().await;
         tokio::select! {
             () = client.clock().sleep(LEFT_BEHIND) => {}
             () = async {
                 leading.term.over().await;
-                // From then on others may lead.
+                // After this, others may lead.
                 client.clock().sleep(self.lease_duration.saturating_sub(self.renew_deadline)).await;
             } => {}
         }
     }
 
-    /// Waits until this process leads; `None` if `stop` comes before that.
+    /// Waits until this process leads; `None` if `stop` is cancelled before.
     async fn acquire(self, client: Client, stop: CancellationToken) -> Option<Leading> {
         let mut seen = Seen::default();
         metrics::leads(&self.name, false);
@@ -144,7 +146,7 @@ impl LeaderElection {
             }
             tokio::select! {
                 () = stop.cancelled() => {
-                    // An attempt that was cut short may have taken it.
+                    // An attempt that was interrupted may have taken the lease.
                     self.release(&client).await;
                     return None;
                 }
@@ -153,16 +155,16 @@ impl LeaderElection {
         };
         self.standing.set(&self.name, true, sent);
         let term = Arc::new(Term::new(Arc::clone(client.clock()), self.renew_deadline, sent));
-        // Its last event is of the end: the writer goes on until that is written.
+        // The last event reports the end, and the writer has to run until that is written.
         let recorder = EventRecorder::new(client.clone(), &self.name, "", CancellationToken::new());
-        self.tell(&recorder, "became leader");
+        self.emit(&recorder, "became leader");
         let (until, over) = (stop.child_token(), CancellationToken::new());
         let tenure = Tenure { term: Arc::clone(&term), leading: until.clone(), over: over.clone() };
         let kept = tokio::spawn(self.keep(client, tenure, seen, recorder));
         Some(Leading { until, term, over: over.drop_guard(), kept })
     }
 
-    fn tell(&self, recorder: &EventRecorder, what: &str) {
+    fn emit(&self, recorder: &EventRecorder, what: &str) {
         let lease = ObjectReference {
             api_version: Some(Lease::RESOURCE.api_version()),
             kind: Some(Lease::RESOURCE.kind.to_owned()),
@@ -174,8 +176,8 @@ impl LeaderElection {
         recorder.event_about(lease, EventType::Normal, "LeaderElection", text);
     }
 
-    /// One attempt to take or renew the lease that takes this long at most: a server that does not answer must not
-    /// make anybody act for longer than others let him. Answers when what took it was sent.
+    /// Tries once to take or renew the lease, for a limited time: because of a server that does not answer, a leader
+    /// must not act for longer than others allow. Returns when the request that took the lease was sent.
     async fn attempt(
         &self,
         client: &Client,
@@ -190,7 +192,7 @@ impl LeaderElection {
         }
     }
 
-    /// Renews the lease until the leader's work is over, and then gives it up; ends the term when it is lost.
+    /// Renews the lease until the leader's work is over, then releases it. Ends the term when the lease is lost.
     async fn keep(self, client: Client, tenure: Tenure, mut seen: Seen, recorder: EventRecorder) {
         let (term, over) = (&tenure.term, &tenure.over);
         loop {
@@ -201,7 +203,7 @@ impl LeaderElection {
             let left = term.left();
             if left.is_zero() {
                 tracing::error!(lease = %self.name, "leadership lost");
-                self.tell(&recorder, "stopped leading");
+                self.emit(&recorder, "stopped leading");
                 self.standing.set(&self.name, false, client.clock().monotonic());
                 return;
             }
@@ -210,16 +212,16 @@ impl LeaderElection {
                 self.standing.set(&self.name, true, sent);
             }
         }
-        // What may be left of its work ends before the next leader begins.
+        // What is left of the leader's work ends before the next leader starts.
         drop(tenure);
         self.standing.set(&self.name, false, client.clock().monotonic());
-        self.tell(&recorder, "stopped leading");
+        self.emit(&recorder, "stopped leading");
         self.release(&client).await;
         recorder.written().await;
     }
 
-    /// One attempt to take or renew the lease. If this process holds it then, answers when that was written at the
-    /// earliest: right before it was sent. Others count from the write, not from its answer.
+    /// Tries once to take or renew the lease. If this process holds it afterwards, returns the earliest time of the
+    /// write: right before it was sent. Others count from the write, not from its answer.
     async fn try_once(&self, client: &Client, seen: &mut Seen) -> Result<Option<Duration>> {
         let now = client.clock().now();
         let lease = match client.get::<Lease>(&self.namespace, &self.name).await {
@@ -254,7 +256,7 @@ impl LeaderElection {
         }
     }
 
-    /// The lease to write, or `None` while somebody else holds it.
+    /// Returns the lease to write, or `None` while another process holds it.
     fn next_lease(&self, lease: &Lease, now: Timestamp, unchanged_for: Duration) -> Option<Lease> {
         let spec = lease.spec.clone().unwrap_or_default();
         let holder = spec.holder_identity.as_deref().unwrap_or("");
@@ -270,7 +272,7 @@ impl LeaderElection {
         Some(Lease { spec: Some(next), ..lease.clone() })
     }
 
-    /// The lease renewed, if this process was elected and nobody is to follow it.
+    /// Returns the renewed lease if this process was elected and no successor is named.
     fn renewed_lease(&self, lease: &Lease, now: Timestamp, unchanged_for: Duration) -> Option<Lease> {
         let spec = lease.spec.clone().unwrap_or_default();
         let is_ours = spec.holder_identity.as_deref() == Some(&self.identity);
@@ -299,25 +301,25 @@ impl LeaderElection {
         }
     }
 
-    /// Gives the lease up if this process holds it. A server that does not answer is not waited for longer than a
-    /// renewal would be.
+    /// Releases the lease if this process holds it. Waits for a server that does not answer no longer than for a
+    /// renewal.
     async fn release(&self, client: &Client) {
         let released = tokio::select! {
             released = self.try_release(client) => released,
             () = client.clock().sleep(self.renew_deadline) => {
-                tracing::warn!(lease = %self.name, "the lease could not be given up in time");
+                tracing::warn!(lease = %self.name, "failed to release the lease in time");
                 return;
             }
         };
         match released {
             Err(error) if !error.is_not_found() => {
-                tracing::warn!(lease = %self.name, %error, "the lease could not be given up");
+                tracing::warn!(lease = %self.name, %error, "failed to release the lease");
             }
             _ => {}
         }
     }
 
-    /// A renewal that was under way may arrive in between.
+    /// Releases the lease. A renewal that is still in flight may be written in between.
     async fn try_release(&self, client: &Client) -> Result<()> {
         loop {
             match self.release_once(client).await {
@@ -346,9 +348,9 @@ impl LeaderElection {
     }
 }
 
-/// A lease that this process has. It is given up in the background when this is dropped.
+/// A lease that this process holds. It is released in the background when this is dropped.
 struct Leading {
-    /// Cancelled when the lease is lost or the leader is to stop.
+    /// Cancelled when the lease is lost or the leader has to stop.
     until: CancellationToken,
     term: Arc<Term>,
     /// Cancelled when the leader's work has ended.
@@ -356,7 +358,7 @@ struct Leading {
     kept: JoinHandle<()>,
 }
 
-/// The same for whoever renews the lease. However he ends, nobody goes on as the leader without him.
+/// The counterpart in the task that renews the lease. When that task ends in any way, the term ends with it.
 struct Tenure {
     term: Arc<Term>,
     leading: CancellationToken,
@@ -371,21 +373,22 @@ impl Drop for Tenure {
 }
 
 impl Leading {
-    /// Gives the lease up, for a leader whose work has ended.
+    /// Releases the lease of a leader whose work has ended.
     async fn release(self) {
         drop(self.over);
         if let Err(error) = self.kept.await {
-            tracing::error!(%error, "the lease was not kept");
+            tracing::error!(%error, "the task that renews the lease failed");
         }
     }
 }
 
-/// How long a lease holds without a sign: as its holder has written, whatever this candidate would write.
+/// How long a lease is valid without renewal: the duration that its holder wrote, whatever this candidate is configured
+/// with.
 fn held_for(spec: &LeaseSpec) -> Duration {
     Duration::from_secs(u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0))
 }
 
-/// When the lease was last seen to change, by this process's own clock: clocks of others do not matter.
+/// When the lease was last seen to change, by this process's own clock. Clocks of other machines do not matter.
 #[derive(Default)]
 struct Seen {
     spec: Option<LeaseSpec>,

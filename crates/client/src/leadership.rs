@@ -1,4 +1,4 @@
-//! One term of a leader: what its work gets, and a way to the API server that takes no writes once the term is over.
+//! One term of a leader: what its work gets, and a transport that refuses writes when the term is over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,15 +17,15 @@ use crate::transport::{List, ListOptions, Transport, WatchStream};
 /// What the work of a leader gets.
 #[derive(Clone)]
 pub struct Leadership {
-    /// Cancelled when the lease is lost or the leader is to stop. A leader that stops holds its lease until its work has
-    /// ended.
+    /// Cancelled when the lease is lost or the leader has to stop. A leader that stops holds its lease until its work
+    /// has ended.
     pub until: CancellationToken,
-    /// `None` where nobody is elected.
+    /// `None` without leader election.
     term: Option<Arc<Term>>,
 }
 
 impl Leadership {
-    /// Of a component that needs no lease.
+    /// The leadership of a component that needs no lease.
     pub fn unelected(until: CancellationToken) -> Self {
         Self { until, term: None }
     }
@@ -39,13 +39,14 @@ impl Leadership {
     }
 }
 
-/// The time from one acquisition of a lease to its loss or release. A later one of the same process is another term.
+/// The time from the acquisition of a lease to its loss or release. A later acquisition by the same process is another
+/// term.
 pub struct Term {
     clock: Arc<dyn Clock>,
-    /// The lease counts as lost this long after the last renewal that succeeded: before others may take it.
+    /// The lease counts as lost this long after the last successful renewal, which is before others may take it.
     renew_deadline: Duration,
-    /// When the last renewal that succeeded was sent, in the clock's monotonic time. The answer may have taken long:
-    /// others count from the write, which lies in between.
+    /// When the last successful renewal was sent, in the clock's monotonic time. The answer may have taken long: others
+    /// count from the write, which lies in between.
     renewed_nanos: AtomicU64,
     over: CancellationToken,
 }
@@ -61,7 +62,7 @@ impl Term {
         self.renewed_nanos.store(u64::try_from(sent.as_nanos()).unwrap_or(u64::MAX), Ordering::Release);
     }
 
-    /// For how long the lease is held without another renewal.
+    /// How long the lease is held without another renewal.
     pub(crate) fn left(&self) -> Duration {
         let renewed = Duration::from_nanos(self.renewed_nanos.load(Ordering::Acquire));
         self.renew_deadline.saturating_sub(self.clock.monotonic().saturating_sub(renewed))
@@ -71,19 +72,19 @@ impl Term {
         self.over.cancel();
     }
 
-    /// Returns when the lease has been lost or given up.
+    /// Returns when the lease has been lost or released.
     pub(crate) async fn over(&self) {
         self.over.cancelled().await;
     }
 
-    /// Whether the lease is held now. By the clock, too: a process that stood still learns of the end of its lease later
-    /// than it goes on.
+    /// Whether the lease is held now. This also checks the clock: a process that was suspended runs again before it is
+    /// told that its lease has ended.
     pub(crate) fn is_held(&self) -> bool {
         !self.over.is_cancelled() && !self.left().is_zero()
     }
 }
 
-/// A way to the API server that refuses to send writes after the end of a term.
+/// A transport that refuses to send writes after the end of a term.
 pub(crate) struct Fenced {
     inner: Arc<dyn Transport>,
     term: Arc<Term>,

@@ -1,4 +1,4 @@
-//! A process that stands for election for a lease: it says so in a LeaseCandidate, and answers when it is asked.
+//! A candidate in a coordinated election: it publishes a LeaseCandidate, and answers when the API server pings it.
 //!
 //! Source: the behaviour of `k8s.io/client-go/tools/leaderelection/leasecandidate.go`.
 
@@ -16,23 +16,23 @@ use crate::error::Result;
 use crate::informer::Informers;
 use crate::transport::ListOptions;
 
-/// How often a candidate shows itself when nobody asks.
+/// How often a candidate renews its LeaseCandidate without being pinged.
 const EVERY: Duration = Duration::from_secs(300);
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Who stands for what.
+/// A candidate for a lease.
 #[derive(Debug, Clone)]
 pub struct Candidate {
     pub namespace: String,
-    /// The candidate's identity, which the lease will name.
+    /// The candidate's identity, which the lease will name if it is elected.
     pub identity: String,
     pub lease: String,
-    /// `1.37.0`: what the process is, and what it is compatible with.
+    /// The version of the process, for example `1.37.0`; also used as its emulated version.
     pub version: String,
 }
 
 impl Candidate {
-    /// Stands for election until `stop`.
+    /// Is a candidate until `stop` is cancelled.
     pub async fn run(self, client: Client, stop: CancellationToken) {
         let informers = Informers::new(client.clone(), stop.clone());
         let selection = ListOptions {
@@ -56,7 +56,7 @@ impl Candidate {
             let wait = match self.show(&client).await {
                 Ok(()) => EVERY,
                 Err(error) => {
-                    tracing::debug!(%error, lease = self.lease, "not a candidate yet");
+                    tracing::debug!(%error, lease = self.lease, "failed to write the lease candidate");
                     RETRY
                 }
             };

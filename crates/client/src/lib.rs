@@ -1,4 +1,4 @@
-//! How components see the cluster: transports, a typed client, informers, work queues, events, leader election;
+//! Access to the cluster for components: transports, a typed client, informers, work queues, events, leader election,
 //! and the supervisor of long-running tasks.
 
 pub mod backoff;

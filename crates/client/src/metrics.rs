@@ -1,4 +1,4 @@
-//! What work queues and calls of other servers have counted in this process, under upstream's names.
+//! The process's metrics of work queues and of calls to other servers, under upstream's names.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use knarr_apimachinery::metrics::{Family, Kind, Registry};
 
-/// Seconds: 10 nanoseconds, ten times as much, and so on.
+/// The bounds of the buckets in seconds: from 10 nanoseconds, by factors of ten.
 const BOUNDS: [f64; 10] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0];
 
-/// Observations in seconds, counted without a lock.
+/// A histogram of durations in seconds, updated without a lock.
 #[derive(Default)]
 struct Seconds {
     buckets: [AtomicU64; BOUNDS.len()],
@@ -19,7 +19,7 @@ struct Seconds {
     sum_nanos: AtomicU64,
 }
 
-/// A histogram as it stands.
+/// The values of a histogram.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Histogram {
     buckets: [u64; BOUNDS.len()],
@@ -47,7 +47,7 @@ impl Seconds {
     }
 }
 
-/// What one queue has counted.
+/// The counters of one queue.
 #[derive(Default)]
 pub struct QueueCounts {
     adds: AtomicU64,
@@ -65,17 +65,18 @@ impl QueueCounts {
         self.retries.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A key has been taken after this time.
+    /// Records how long a key waited until it was taken.
     pub fn waited(&self, took: Duration) {
         self.waits.record(took);
     }
 
-    /// A key has been processed in this time.
+    /// Records how long a key was processed.
     pub fn worked(&self, took: Duration) {
         self.works.record(took);
     }
 
-    /// With the keys that wait, and for how long all of those under way, and the first of them, have been.
+    /// Returns the counters, with the number of waiting keys, the total time of all processing in progress, and the
+    /// longest one.
     pub fn snapshot(&self, depth: usize, unfinished: Duration, longest: Duration) -> Snapshot {
         Snapshot {
             depth: depth as u64,
@@ -89,7 +90,7 @@ impl QueueCounts {
     }
 }
 
-/// A queue as it stands; times in seconds.
+/// The values of a queue; times are in seconds.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Snapshot {
     pub depth: u64,
@@ -116,15 +117,15 @@ impl Snapshot {
     }
 }
 
-/// What can be shown.
+/// A queue whose metrics can be exported.
 pub trait Observed: Send + Sync {
     fn snapshot(&self) -> Snapshot;
 }
 
-/// The queues at work, by the name under which they are shown.
+/// The existing queues, by the name of their worker.
 static QUEUES: Mutex<Vec<(&'static str, Weak<dyn Observed>)>> = Mutex::new(Vec::new());
 
-/// Shows a queue for as long as somebody holds it; `worker` is who works on it.
+/// Exports a queue's metrics until it is dropped; `worker` is the controller that works on it.
 pub fn watch_queue<Q: Observed + 'static>(worker: &'static str, queue: &Arc<Q>) {
     let queue: Weak<dyn Observed> = Arc::downgrade(queue) as _;
     let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +133,7 @@ pub fn watch_queue<Q: Observed + 'static>(worker: &'static str, queue: &Arc<Q>) 
     queues.push((queue_name(worker), queue));
 }
 
-/// Upstream's name of the queue of a controller: mostly the controller's without the last word.
+/// Upstream's name for the queue of a controller: mostly the controller's name without the last word.
 fn queue_name(worker: &'static str) -> &'static str {
     match worker {
         "available-condition" => "RemoteAvailabilityController",
@@ -228,7 +229,7 @@ const CALL_FAMILIES: &[Family] = &[
 ];
 static CALLS: LazyLock<Registry> = LazyLock::new(|| Registry::new(CALL_FAMILIES));
 
-/// Counts a request that left the process; `code` is `None` if there was no answer.
+/// Counts a request to another server; `code` is `None` if there was no answer.
 pub fn called(method: &http::Method, host: &str, code: Option<u16>, took: Duration) {
     let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
     CALLS.add(0, &[&code, method.as_str(), host], 1.0);
@@ -241,12 +242,12 @@ pub fn claim_created(created: bool, admin_access: bool) {
     CALLS.add(2, &[status, if admin_access { "true" } else { "false" }, "", "Pod"], 1.0);
 }
 
-/// Tells whether this process holds a lease.
+/// Records whether this process holds a lease.
 pub fn leads(lease: &str, holds: bool) {
     CALLS.set(3, &[lease], if holds { 1.0 } else { 0.0 });
 }
 
-/// Counts a list by an informer; `resource` is its plural.
+/// Counts a list by an informer; `resource` is the plural name.
 pub fn listed(resource: &str) {
     CALLS.add(4, &[resource], 1.0);
 }
@@ -271,7 +272,7 @@ pub fn task_restarted(task: &str) {
     CALLS.add(8, &[task], 1.0);
 }
 
-/// All of it in the text format of Prometheus.
+/// Returns all metrics in the text format of Prometheus.
 pub fn render() -> String {
     let mut all: BTreeMap<&str, Snapshot> = BTreeMap::new();
     let queues: Vec<_> = {
@@ -286,7 +287,7 @@ pub fn render() -> String {
     out
 }
 
-/// Family, type, help, and the value of a queue.
+/// The name, type and help text of a metric, and its value for a queue.
 type Plain = (&'static str, &'static str, &'static str, fn(&Snapshot) -> f64);
 
 const PLAIN: [Plain; 5] = [

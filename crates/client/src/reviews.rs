@@ -1,7 +1,7 @@
-//! Who asks, and whether they may, as the API server says: TokenReview and SubjectAccessReview, kept for a while.
+//! Authentication and authorization by the API server: TokenReview and SubjectAccessReview, with cached results.
 //!
-//! Source: `k8s.io/apiserver/pkg/authentication/authenticatorfactory` and `…/authorization/authorizerfactory`, the
-//! delegating ones.
+//! Source: the delegating parts of `k8s.io/apiserver/pkg/authentication/authenticatorfactory` and
+//! `…/authorization/authorizerfactory`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,12 +18,12 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::{Client, Error};
 
-/// Administrators, who may do everything.
+/// The group of administrators, which is allowed everything.
 pub const MASTERS: &str = "system:masters";
-/// Answers kept of each sort; the oldest go when there are more.
+/// The number of cached results of each kind; the oldest are dropped when there are more.
 const KEPT: usize = 1024;
 
-/// Somebody who is known.
+/// An authenticated user.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UserInfo {
     pub name: String,
@@ -32,7 +32,7 @@ pub struct UserInfo {
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// Whom a connection's client certificate names, as long as it is valid: connections last longer than that.
+/// The user of a connection's client certificate while that is valid; connections may last longer.
 #[derive(Debug, Clone)]
 pub struct CertifiedUser {
     user: UserInfo,
@@ -40,7 +40,7 @@ pub struct CertifiedUser {
 }
 
 impl CertifiedUser {
-    /// From a client certificate, which the TLS handshake has verified.
+    /// Reads the user from a client certificate that the TLS handshake has verified.
     pub fn read(der: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
         let subject = certificate.subject();
@@ -50,12 +50,12 @@ impl CertifiedUser {
         Some(Self { user: UserInfo { name, groups, ..UserInfo::default() }, not_after })
     }
 
-    /// Somebody who is known until then.
+    /// Returns a user that is valid until `not_after`, in seconds since the Unix epoch.
     pub fn until(user: UserInfo, not_after: i64) -> Self {
         Self { user, not_after }
     }
 
-    /// The user, unless the certificate has expired since the connection began.
+    /// The user, unless the certificate has expired since the connection was opened.
     pub fn user(&self, now: Timestamp) -> Option<&UserInfo> {
         (now.as_second() <= self.not_after).then_some(&self.user)
     }
@@ -67,16 +67,16 @@ impl UserInfo {
     }
 }
 
-/// What somebody wants to do.
+/// What a user wants to do.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Asked {
-    /// A path that is not a resource.
+    /// Access to a path that is not a resource.
     Path { verb: String, path: String },
-    /// A subresource of a node.
+    /// Access to a subresource of a node.
     Node { verb: &'static str, name: String, subresource: &'static str },
 }
 
-/// How long answers are believed.
+/// How long results are cached.
 #[derive(Debug, Clone, Copy)]
 pub struct Lasting {
     pub token: Duration,
@@ -84,11 +84,11 @@ pub struct Lasting {
     pub denied: Duration,
 }
 
-/// The answers so far.
+/// Cached reviews.
 pub struct Reviews {
     clock: Arc<dyn Clock>,
     lasting: Lasting,
-    /// By the tokens' digests: tokens are not kept as they are.
+    /// By digest, so that the tokens themselves are not kept.
     tokens: Mutex<Cache<[u8; 32], Option<UserInfo>>>,
     decisions: Mutex<Cache<(UserInfo, Asked), bool>>,
 }
@@ -98,7 +98,7 @@ impl Reviews {
         Self { clock, lasting, tokens: Mutex::default(), decisions: Mutex::default() }
     }
 
-    /// Whose token it is; nobody's if the API server does not know it.
+    /// Returns the user of a token; `None` if the API server does not accept it.
     pub async fn holder(&self, client: &Client, token: &str) -> Result<Option<UserInfo>, Error> {
         let key: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         let now = self.clock.monotonic();
@@ -159,7 +159,7 @@ fn access_review(user: &UserInfo, asked: &Asked) -> SubjectAccessReview {
     SubjectAccessReview { spec, ..SubjectAccessReview::default() }
 }
 
-/// The token of a request, if it brings one.
+/// The token of a request, if it has one.
 pub fn bearer_token(headers: &http::HeaderMap) -> Option<&str> {
     let value = headers.get(http::header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
@@ -171,7 +171,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Answers with an end.
+/// Results with an expiry time.
 struct Cache<K, V> {
     map: BTreeMap<K, (V, Duration)>,
     order: VecDeque<K>,

@@ -1,4 +1,4 @@
-//! A transport whose identity can be exchanged while it is in use.
+//! A transport whose identity can be replaced while it is in use.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -13,12 +13,12 @@ use crate::http::HttpTransport;
 use crate::kubeconfig::Access;
 use crate::transport::{List, ListOptions, Transport, WatchStream};
 
-/// Requests take the newest identity. Watches under way keep the one that they began with until they end.
+/// Requests use the newest identity. Running watches keep the identity they started with until they end.
 pub struct Rotating(RwLock<Current>);
 
 struct Current {
     transport: HttpTransport,
-    /// When its client certificate ends, if it has one.
+    /// The expiry of the client certificate, if there is one.
     not_after: Option<Timestamp>,
 }
 
@@ -34,7 +34,7 @@ impl Rotating {
         Ok(Arc::new(Self(RwLock::new(Current::of(access)?))))
     }
 
-    /// From now on this access is used. If it cannot be, nothing changes.
+    /// Uses this access from now on. On an error nothing changes.
     pub fn exchange(&self, access: &Access) -> Result<()> {
         let next = Current::of(access)?;
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = next;
@@ -45,7 +45,7 @@ impl Rotating {
         self.0.read().unwrap_or_else(PoisonError::into_inner).transport.clone()
     }
 
-    /// When the client certificate ends; `None` if there is none.
+    /// The expiry of the client certificate; `None` if there is none.
     pub fn not_after(&self) -> Option<Timestamp> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).not_after
     }

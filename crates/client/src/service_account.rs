@@ -1,4 +1,4 @@
-//! Acting as a service account: made when it is missing, with tokens asked for and renewed before they end.
+//! Acts as a service account: creates it if it is missing, requests tokens, and renews them before they expire.
 //!
 //! Source: `k8s.io/controller-manager/pkg/clientbuilder`.
 
@@ -18,9 +18,9 @@ use crate::http::{HttpTransport, bearer};
 use crate::rotating::Rotating;
 use crate::transport::{List, ListOptions, Transport, WatchStream};
 
-/// How long a token is asked to last.
+/// The requested lifetime of a token.
 const LIFETIME_SECONDS: i64 = 3600;
-/// What is believed of a lifetime at least: the clocks of two machines may differ.
+/// The minimum lifetime that is assumed, because the clocks of two machines may differ.
 const SHORTEST: Duration = Duration::from_secs(600);
 
 /// The user name of a service account.
@@ -28,23 +28,23 @@ pub fn user_name(namespace: &str, name: &str) -> String {
     format!("system:serviceaccount:{namespace}:{name}")
 }
 
-/// Hands out the access of service accounts of one namespace.
+/// Provides transports that act as service accounts of one namespace.
 pub struct ServiceAccounts {
-    /// Makes accounts and asks for their tokens.
+    /// Creates accounts and requests their tokens.
     client: Client,
-    /// The server, without an identity; the connections are shared by all accounts.
+    /// The connections to the server, without an identity, shared by all accounts.
     server: Arc<Rotating>,
     namespace: String,
 }
 
 impl ServiceAccounts {
-    /// `client` has the rights to make them; `server` shows no identity of its own: a client certificate would speak louder
-    /// than the token.
+    /// Creates the provider. `client` must be allowed to create accounts and tokens. `server` must have no identity of
+    /// its own: a client certificate would take precedence over the token.
     pub fn new(client: Client, server: Arc<Rotating>, namespace: &str) -> Self {
         Self { client, server, namespace: namespace.to_owned() }
     }
 
-    /// The access of the account `name`; nothing is asked of the server before its first use.
+    /// Returns the transport of the account `name`. Nothing is sent before its first use.
     pub fn transport(&self, name: &str) -> Arc<dyn Transport> {
         Arc::new(AsServiceAccount {
             client: self.client.clone(),
@@ -66,11 +66,11 @@ struct AsServiceAccount {
 
 struct Held {
     transport: HttpTransport,
-    /// By the clock's monotonic time.
+    /// In the clock's monotonic time.
     renew_at: Duration,
 }
 
-/// How long to use a token that lasts this long: a fifth is left for its renewal.
+/// How long to use a token of this lifetime: a fifth is left for the renewal.
 fn use_for(lifetime: Duration) -> Duration {
     lifetime.max(SHORTEST).mul_f64(0.8)
 }
@@ -89,7 +89,7 @@ impl AsServiceAccount {
         Ok(transport)
     }
 
-    /// Lets go of a token that the server refuses.
+    /// Drops a token that the server refuses.
     async fn forget(&self) {
         *self.held.lock().await = None;
     }
@@ -105,11 +105,11 @@ impl AsServiceAccount {
             name: Some(name.to_owned()),
             ..ObjectMeta::default()
         };
-        // Whether the namespace may be made here is not known; without it the next call tells.
+        // This client may not be allowed to create the namespace. If it is missing, creating the account fails.
         if client.get::<Namespace>("", &self.namespace).await.is_err_and(|e| e.is_not_found()) {
             let namespace = Namespace { metadata: meta(None, &self.namespace), ..Namespace::default() };
             if let Err(error) = client.create(&namespace).await {
-                tracing::debug!(%error, namespace = %self.namespace, "namespace not created");
+                tracing::debug!(%error, namespace = %self.namespace, "failed to create the namespace");
             }
         }
         let account =
@@ -143,7 +143,7 @@ impl AsServiceAccount {
     }
 }
 
-/// Whether the server does not take the token.
+/// Whether the server refused the token.
 fn refused<T>(answer: &Result<T>) -> bool {
     matches!(answer, Err(Error::Status(status)) if status.code() == 401)
 }
@@ -152,7 +152,7 @@ fn refused<T>(answer: &Result<T>) -> bool {
 impl Transport for AsServiceAccount {
     async fn send(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>> {
         let answer = self.transport().await?.send(request.clone()).await;
-        // What was refused has changed nothing: it may be said again, with a new token.
+        // A refused request had no effect, so it can be sent again with a new token.
         if refused(&answer) {
             self.forget().await;
             return self.transport().await?.send(request).await;

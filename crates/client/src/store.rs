@@ -1,4 +1,4 @@
-//! An informer's local copy: shared objects by key, with indexes.
+//! The local copy of an informer: shared objects by key, with indexes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use knarr_api::kind::ObjectKey;
 use knarr_api::object::Object;
 
-/// Computes the values under which an object is indexed.
+/// Returns the values under which an object is indexed.
 pub type IndexFn = Arc<dyn Fn(&Object) -> Vec<String> + Send + Sync>;
 
 #[derive(Default)]
@@ -17,7 +17,7 @@ struct Inner {
 
 struct Index {
     values_of: IndexFn,
-    /// The objects themselves: looking each up by its key would cost more than all else that is done with them.
+    /// The objects themselves. Looking each one up by key would cost more than everything else.
     objects: HashMap<String, BTreeMap<ObjectKey, Arc<Object>>>,
 }
 
@@ -65,7 +65,7 @@ impl ObjectStore {
         })
     }
 
-    /// The objects that the index `name` holds under `value`, in key order.
+    /// The objects in the index `name` with this value, in key order.
     pub fn by_index(&self, name: &str, value: &str) -> Vec<Arc<Object>> {
         self.read(|inner| {
             let objects = inner.indexes.get(name).and_then(|i| i.objects.get(value));
@@ -81,7 +81,7 @@ impl ObjectStore {
         self.len() == 0
     }
 
-    /// Adds an index; objects already here are indexed too. A second index of the same name is ignored.
+    /// Adds an index, including the objects that exist already. A second index with the same name is ignored.
     pub fn add_index(&self, name: &'static str, values_of: IndexFn) {
         self.write(|inner| {
             if inner.indexes.contains_key(name) {
@@ -93,7 +93,7 @@ impl ObjectStore {
         });
     }
 
-    /// Puts an object in place; returns what it replaces.
+    /// Stores an object and returns the one it replaces.
     pub(crate) fn put(&self, object: Arc<Object>) -> Option<Arc<Object>> {
         self.write(|inner| {
             let old = inner.objects.insert(object.key(), Arc::clone(&object));

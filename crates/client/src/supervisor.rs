@@ -1,4 +1,4 @@
-//! Keeps long-running tasks running: one that panics or ends is logged, counted, and started again after a back-off.
+//! Keeps long-running tasks running: a task that panics or ends is logged, counted, and restarted after a back-off.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -19,18 +19,18 @@ use crate::metrics;
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
-/// A task that fails again after so long begins with the first back-off.
+/// When a task fails after running this long, the back-off starts from the beginning.
 const BACKOFF_RESET: Duration = Duration::from_secs(300);
 
-/// The name of a task: a label of `knarr_task_restarts_total`, and part of a health check's name. There are few.
+/// The name of a task: a label of `knarr_task_restarts_total`, and part of a health check's name. There are few names.
 pub type Name = Cow<'static, str>;
 
-/// Whether a task may come to an end of itself.
+/// Whether a task may end by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lasts {
-    /// Until its stop; any other end is a failure.
+    /// Runs until it is stopped; any other end is a failure.
     UntilStopped,
-    /// Until its work is done; only a panic is a failure.
+    /// Runs until its work is done; only a panic is a failure.
     UntilDone,
 }
 
@@ -38,21 +38,21 @@ enum Lasts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
     pub name: Name,
-    /// `Err` says why the task is not running now.
+    /// The reason why the task is not running now, as an error.
     pub result: Result<(), String>,
-    /// `Err` if the task goes on failing: its back-off has become as long as it gets, and it has not run for long
-    /// since. Further restarts of the task alone will hardly help.
+    /// An error if the task keeps failing: its back-off has become as long as possible, and it has not run for long
+    /// since. Restarting the task alone will probably not help.
     pub lasting: Result<(), String>,
 }
 
-/// Runs tasks and knows how they are. Clones share the tasks.
+/// Runs tasks and tracks their health. Clones share the tasks.
 #[derive(Clone)]
 pub struct Supervisor {
     clock: Arc<dyn Clock>,
     tasks: Arc<Mutex<Tasks>>,
 }
 
-/// By a number of their own, as several tasks may have one name.
+/// Tasks by a number of their own, because several may have the same name.
 #[derive(Default)]
 struct Tasks {
     next: u64,
@@ -61,9 +61,9 @@ struct Tasks {
 
 struct Task {
     name: Name,
-    /// Why it does not run now.
+    /// Why it is not running now.
     down: Option<String>,
-    /// Why it failed last and when, by the monotonic clock, if it was for the longest back-off.
+    /// Why and when (by the monotonic clock) it failed last, if the longest back-off followed.
     lasting: Option<(String, Duration)>,
 }
 
@@ -76,10 +76,10 @@ impl Supervisor {
         &self.clock
     }
 
-    /// Runs what `start` returns until `stop`, and starts it again whenever it panics or ends before that.
+    /// Runs what `start` returns until `stop` is cancelled, and restarts it whenever it panics or ends before that.
     ///
-    /// `start` gets a child of `stop` that is cancelled when its future has ended, in whatever way: what the task has
-    /// started and left behind ends with it.
+    /// `start` gets a child of `stop` that is cancelled when its future has ended in any way, so that everything the
+    /// task has started ends with it.
     pub fn run<F, Fut>(
         &self,
         name: impl Into<Name>,
@@ -93,7 +93,7 @@ impl Supervisor {
         Box::pin(keep(self.enter(name.into()), Lasts::UntilStopped, stop, boxed(start)))
     }
 
-    /// As [`Supervisor::run`], for a task that may have nothing more to do before `stop`.
+    /// Like [`Supervisor::run`], for a task that may finish before `stop`.
     pub fn run_until_done<F, Fut>(
         &self,
         name: impl Into<Name>,
@@ -107,7 +107,7 @@ impl Supervisor {
         Box::pin(keep(self.enter(name.into()), Lasts::UntilDone, stop, boxed(start)))
     }
 
-    /// [`Supervisor::run`] in the background.
+    /// Like [`Supervisor::run`], in the background.
     pub fn spawn<F, Fut>(&self, name: impl Into<Name>, stop: CancellationToken, start: F) -> JoinHandle<()>
     where
         F: FnMut(CancellationToken) -> Fut + Send + 'static,
@@ -116,7 +116,7 @@ impl Supervisor {
         tokio::spawn(self.run(name, stop, start))
     }
 
-    /// The tasks, in the order of their names. Of several with one name, one that is down stands for all.
+    /// The health of the tasks, sorted by name. If several have the same name, a failing one is reported.
     pub fn health(&self) -> Vec<Health> {
         let now = self.clock.monotonic();
         let mut by_name: BTreeMap<Name, Health> = BTreeMap::new();
@@ -145,7 +145,7 @@ impl Supervisor {
     }
 }
 
-/// A task's place among the others, which it leaves when it ends.
+/// A task's entry in the list, removed when the task ends.
 struct Entry {
     name: Name,
     number: u64,
@@ -211,15 +211,15 @@ async fn keep(entry: Entry, lasts: Lasts, stop: CancellationToken, mut start: St
     }
 }
 
-/// One life of a task; the error is the message of its panic.
+/// Runs a task once. The error is the message of its panic.
 async fn attempt(start: &mut Start, stop: &CancellationToken) -> Result<(), String> {
     let own = stop.child_token();
     let _ended = own.clone().drop_guard();
-    // What starts a task may panic, too.
+    // Starting the task may panic as well.
     AssertUnwindSafe(async { start(own).await }).catch_unwind().await.map_err(|panic| message(&*panic))
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
@@ -289,7 +289,7 @@ mod tests {
         });
         clock.sleep(Duration::from_secs(200)).await;
         assert_eq!(health(&supervisor, "ends"), Some(Err("it ended unexpectedly".into())));
-        // 0.5, 1, 2, 4, 8, 16, then 30 seconds between two lives, and up to twice that.
+        // The delays between runs are 0.5, 1, 2, 4, 8, 16, then 30 seconds, plus jitter of up to the same length.
         let lives = lives.load(Ordering::SeqCst);
         assert!((8..=12).contains(&lives), "{lives}");
         stop.cancel();
@@ -312,7 +312,7 @@ mod tests {
             }
         });
         let lasting = || supervisor.health().into_iter().next().unwrap().lasting;
-        // Down, but for the first time.
+        // Down, for the first time.
         clock.sleep(Duration::from_millis(1)).await;
         assert_eq!(lasting(), Ok(()));
         while lives.load(Ordering::SeqCst) < 9 {

@@ -11,7 +11,7 @@ use knarr_api::object::Object;
 
 use crate::error::Result;
 
-/// Query parameters of a list or watch.
+/// The query parameters of a list or watch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListOptions {
     pub label_selector: Option<String>,
@@ -21,14 +21,14 @@ pub struct ListOptions {
     pub resource_version: Option<String>,
     /// `NotOlderThan` or `Exact`.
     pub resource_version_match: Option<&'static str>,
-    /// For a watch: ask for bookmarks.
+    /// For a watch: requests bookmarks.
     pub allow_bookmarks: bool,
     /// For a watch: how long the server may keep it open.
     pub timeout_seconds: Option<u32>,
 }
 
 impl ListOptions {
-    /// As a query string, without the leading `?`.
+    /// The query string, without the leading `?`.
     pub fn query(&self, watch: bool) -> String {
         let mut q = Query(String::new());
         if watch {
@@ -76,7 +76,7 @@ impl Query {
     }
 }
 
-/// A list's items and where a watch may go on from.
+/// The items of a list, and the version from which a watch can continue.
 #[derive(Debug, Clone, Default)]
 pub struct List {
     pub items: Vec<Arc<Object>>,
@@ -84,27 +84,27 @@ pub struct List {
     pub continue_token: Option<String>,
 }
 
-/// One change of a watched collection.
+/// A change of a watched collection.
 #[derive(Debug, Clone)]
 pub enum WatchEvent {
     Added(Arc<Object>),
     Modified(Arc<Object>),
     Deleted(Arc<Object>),
-    /// Nothing changed up to this resourceVersion.
+    /// No more changes up to this resourceVersion.
     Bookmark(String),
 }
 
 pub type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>;
 
-/// A way to the API server, with one identity.
+/// A connection to the API server with one identity.
 #[async_trait]
 pub trait Transport: Send + Sync + 'static {
-    /// One request with its whole answer; failures of the API come back as [`crate::Error::Status`].
+    /// Sends a request and returns its whole answer. Failures of the API are returned as [`crate::Error::Status`].
     ///
-    /// `uri` is path and query. The answer's body is JSON.
+    /// `uri` is path and query. The body of the answer is JSON.
     async fn send(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>>;
 
-    /// Lists a resource; in-process the items are the API server's own.
+    /// Lists a resource. In-process, the items are the API server's own objects.
     async fn list(
         &self,
         resource: &ResourceType,

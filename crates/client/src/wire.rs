@@ -1,4 +1,4 @@
-//! Lists and watches as they travel: JSON into shared objects.
+//! Decodes the JSON of lists and watches into shared objects.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use serde_json::value::RawValue;
 use crate::error::{Error, Result};
 use crate::transport::{List, WatchEvent, WatchStream};
 
-/// The largest single watch event.
+/// The size limit of a single watch event, in bytes.
 const MAX_EVENT_BYTES: usize = 64 << 20;
 
-/// The status in a failure's body, or one made of the HTTP code where there is none.
+/// The status in the body of a failure, or one made from the HTTP code if there is none.
 pub fn status_of(code: u16, headers: &http::HeaderMap, body: &[u8]) -> StatusError {
     let mut error = match serde_json::from_slice(body) {
         Ok(status) => StatusError(Box::new(status)),
@@ -45,12 +45,12 @@ struct ListMeta {
     continue_token: Option<String>,
 }
 
-/// The answer to a list.
+/// Decodes the answer to a list.
 pub fn parse_list(resource: &ResourceType, body: &[u8]) -> Result<List> {
     let wrong = |e: serde_json::Error| Error::Protocol(format!("list of {}: {e}", resource.plural));
     let list: RawList = serde_json::from_slice(body).map_err(wrong)?;
     let items = list.items.unwrap_or_default().into_iter().map(|raw| {
-        // Items of a list carry no kind of their own; the typed views do not look at it.
+        // Items of a list have no kind of their own; the typed views do not read it.
         Object::new(Bytes::copy_from_slice(raw.get().as_bytes()), &[]).map(Arc::new)
     });
     Ok(List {
@@ -68,7 +68,7 @@ struct RawEvent<'a> {
     object: &'a RawValue,
 }
 
-/// One line of a watch.
+/// Decodes one line of a watch.
 pub fn parse_event(line: &[u8]) -> Result<WatchEvent> {
     let wrong = |e: serde_json::Error| Error::Protocol(format!("watch event: {e}"));
     let event: RawEvent = serde_json::from_slice(line).map_err(wrong)?;
@@ -86,7 +86,7 @@ pub fn parse_event(line: &[u8]) -> Result<WatchEvent> {
     }
 }
 
-/// The events in the body of a watch, one a line.
+/// The events in the body of a watch, one per line.
 pub fn events(chunks: impl Stream<Item = Result<Bytes>> + Send + 'static) -> WatchStream {
     let lines = Lines { chunks: Box::pin(chunks), buffer: BytesMut::new(), searched: 0 };
     Box::pin(stream::try_unfold(lines, |mut lines| async move {

@@ -1,4 +1,5 @@
-//! A work queue of keys: each key once, never two workers on one key, delays and per-key back-off.
+//! A work queue of keys: each key is queued once and processed by one worker at a time, with delays and back-off per
+//! key.
 //!
 //! Source: the contract of `k8s.io/client-go/util/workqueue`.
 
@@ -19,24 +20,24 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::{self, Observed, QueueCounts, Snapshot};
 
-/// The back-off of a failing key: 5 ms, doubled per failure, 1000 s at most.
+/// The back-off of a failing key: 5 ms, doubled with each failure, 1000 s at most.
 const BASE_DELAY: Duration = Duration::from_millis(5);
 const MAX_DELAY: Duration = Duration::from_secs(1000);
 
 struct Inner<T> {
     queue: VecDeque<T>,
-    /// To be processed, since when.
+    /// Keys to process, with the time they were queued.
     dirty: HashMap<T, Duration>,
-    /// With a worker, since when.
+    /// Keys being processed, with the time they were taken.
     processing: HashMap<T, Duration>,
-    /// Keys due later; the time is the clock's monotonic one, the number keeps insertion order.
+    /// Keys that are due later. The time is the clock's monotonic one; the number keeps the order of insertion.
     waiting: BinaryHeap<Reverse<(Duration, u64, Keyed<T>)>>,
     due: HashMap<T, Duration>,
     failures: HashMap<T, u32>,
     sequence: u64,
 }
 
-/// Lets keys ride in the heap without being ordered themselves.
+/// Puts keys into the heap without comparing them.
 struct Keyed<T>(T);
 impl<T> PartialEq for Keyed<T> {
     fn eq(&self, _: &Self) -> bool {
@@ -55,7 +56,7 @@ impl<T> Ord for Keyed<T> {
     }
 }
 
-/// The queue. Shared by `Arc`.
+/// The queue, shared as an `Arc`.
 pub struct WorkQueue<T> {
     inner: Mutex<Inner<T>>,
     ready: Notify,
@@ -82,7 +83,7 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
         })
     }
 
-    /// Marks a key for processing; a key that is being processed is taken again afterwards.
+    /// Queues a key. A key that is being processed is queued again afterwards.
     pub fn add(&self, key: T) {
         let now = self.clock.monotonic();
         let mut inner = self.lock();
@@ -92,7 +93,7 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
         }
     }
 
-    /// Adds the key after `delay`; an earlier time already noted for it stays.
+    /// Queues the key after `delay`. If it is due earlier already, that time stays.
     pub fn add_after(&self, key: T, delay: Duration) {
         if delay.is_zero() {
             return self.add(key);
@@ -107,11 +108,11 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
         let sequence = inner.sequence;
         inner.waiting.push(Reverse((at, sequence, Keyed(key))));
         drop(inner);
-        // A waiting worker has to look at the timer again.
+        // A waiting worker has to update its timer.
         self.ready.notify_one();
     }
 
-    /// Adds the key after its back-off, which grows until [`WorkQueue::forget`].
+    /// Queues the key after its back-off, which grows until [`WorkQueue::forget`].
     pub fn add_rate_limited(&self, key: T) {
         self.counts.retried();
         let failures = {
@@ -124,17 +125,17 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
         self.add_after(key, delay);
     }
 
-    /// How often the key has been added rate-limited since it was forgotten.
+    /// How often the key was queued with a back-off since it was last forgotten.
     pub fn failures(&self, key: &T) -> u32 {
         self.lock().failures.get(key).copied().unwrap_or(0)
     }
 
-    /// Ends the key's back-off.
+    /// Resets the key's back-off.
     pub fn forget(&self, key: &T) {
         self.lock().failures.remove(key);
     }
 
-    /// The next key. It belongs to the caller until [`WorkQueue::done`].
+    /// Waits for the next key. It is being processed until the caller calls [`WorkQueue::done`].
     pub async fn get(&self) -> T {
         loop {
             let notified = self.ready.notified();
@@ -168,7 +169,7 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
         }
     }
 
-    /// Ends the processing of a key; if it was added meanwhile it is queued again.
+    /// Ends the processing of a key. If it was added in the meantime, it is queued again.
     pub fn done(&self, key: &T) {
         let mut inner = self.lock();
         if let Some(started) = inner.processing.remove(key) {
@@ -181,7 +182,7 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
         }
     }
 
-    /// Keys ready or waiting.
+    /// The number of keys that are ready or delayed.
     pub fn len(&self) -> usize {
         let inner = self.lock();
         inner.queue.len() + inner.due.len()
@@ -191,7 +192,8 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
         self.len() == 0
     }
 
-    /// Runs `workers` loops that take a key, reconcile it, and requeue it with back-off on an error, until `stop`.
+    /// Runs `workers` loops that take a key, reconcile it, and requeue it with back-off on an error, until `stop` is
+    /// cancelled.
     pub async fn run<F, Fut, E>(
         self: Arc<Self>,
         name: &'static str,
@@ -217,7 +219,7 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
                     };
                     let mut held = Held { queue: &queue, key: key.clone(), is_done: false };
                     let (reconcile, taken) = (reconcile.clone(), key.clone());
-                    // A fault in the code with one object is no reason to leave all others alone.
+                    // A panic for one object must not stop the processing of the others.
                     match AssertUnwindSafe(async move { reconcile(taken).await }).catch_unwind().await {
                         Ok(Ok(())) => queue.forget(&key),
                         Ok(Err(error)) => {
@@ -235,7 +237,7 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
             });
         }
         while let Some(ended) = running.join_next().await {
-            // A worker that is lost is a failure of all: whoever supervises them starts them again.
+            // If a worker is lost, all of them fail: their supervisor restarts them.
             if let Err(error) = ended
                 && error.is_panic()
             {
@@ -251,7 +253,7 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
                 return;
             }
             let Some(Reverse((at, _, Keyed(key)))) = inner.waiting.pop() else { return };
-            // A key noted again for an earlier time leaves a stale entry behind.
+            // When a key was queued again for an earlier time, its later entry is stale.
             if inner.due.get(&key) == Some(&at) {
                 inner.due.remove(&key);
                 self.enqueue(inner, key, at);
@@ -259,7 +261,7 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
         }
     }
 
-    /// Returns whether a worker has something new to take.
+    /// Queues the key. Returns whether a worker has something new to take.
     fn enqueue(&self, inner: &mut Inner<T>, key: T, now: Duration) -> bool {
         if inner.dirty.contains_key(&key) {
             return false;
@@ -278,7 +280,8 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
     }
 }
 
-/// A key that a worker has taken. A worker that ends with it gives it back: nobody else would get it any more.
+/// A key that a worker has taken. If the worker panics, the key is returned: otherwise it would never be processed
+/// again.
 struct Held<'a, T: Eq + Hash + Clone + Debug + Send + 'static> {
     queue: &'a WorkQueue<T>,
     key: T,

@@ -1,4 +1,4 @@
-//! Reading and writing kubeconfig files.
+//! Reads and writes kubeconfig files.
 //!
 //! Source: `k8s.io/client-go/tools/clientcmd/api/v1`. Exec plugins and auth providers are not supported.
 
@@ -32,7 +32,7 @@ pub enum KubeconfigError {
     },
 }
 
-/// What is needed to connect: resolved from one context of a kubeconfig. Certificates and keys are PEM.
+/// The data needed to connect, from one context of a kubeconfig. Certificates and keys are PEM.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
     /// `https://host:port`.
@@ -123,14 +123,14 @@ struct Context {
 }
 
 impl Access {
-    /// Reads the current context of a kubeconfig file; relative paths in it count from its folder.
+    /// Reads the current context of a kubeconfig file. Relative paths are resolved against its folder.
     pub fn load(path: &Path) -> Result<Self, KubeconfigError> {
         let text = read(path)?;
         let text = String::from_utf8(text).map_err(|e| KubeconfigError::Parse(e.to_string()))?;
         Self::parse(&text, path.parent().unwrap_or(Path::new(".")))
     }
 
-    /// The files that [`Access::load`] reads beside the kubeconfig itself.
+    /// The files that [`Access::load`] reads in addition to the kubeconfig.
     pub fn files(path: &Path) -> Result<Vec<PathBuf>, KubeconfigError> {
         let text = read(path)?;
         let text = String::from_utf8(text).map_err(|e| KubeconfigError::Parse(e.to_string()))?;
@@ -147,7 +147,7 @@ impl Access {
         Ok(read.filter_map(|(file, _)| Some(folder.join(file?))).collect())
     }
 
-    /// The same server, for who brings an identity.
+    /// Returns the access to the same server without an identity.
     pub fn anonymous(&self) -> Self {
         Self { client_certificate: None, client_key: None, token: None, ..self.clone() }
     }
@@ -176,7 +176,7 @@ impl Access {
         })
     }
 
-    /// A kubeconfig with this access as its only context, all data inline.
+    /// Returns a kubeconfig with this access as its only context and all data inline.
     pub fn to_yaml(&self, cluster_name: &str, user_name: &str) -> Result<String, KubeconfigError> {
         let inline = |pem: &Option<Vec<u8>>| pem.as_ref().map(|p| BASE64.encode(p));
         let file = File {
@@ -211,14 +211,14 @@ impl Access {
             }],
             current_context: cluster_name.into(),
         };
-        // Each value on the line of its key, as kubectl writes it: scripts cut the data out with grep and awk.
+        // Each value is on the line of its key, as kubectl writes it: scripts extract the data with grep and awk.
         let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
         serde_saphyr::to_string_with_options(&file, options)
             .map_err(|e| KubeconfigError::Parse(e.to_string()))
     }
 }
 
-/// Cluster, user and namespace of the current context.
+/// The cluster, user and namespace of the current context.
 fn current(text: &str) -> Result<(Cluster, User, Option<String>), KubeconfigError> {
     let file: File = serde_saphyr::from_str(text).map_err(|e| KubeconfigError::Parse(e.to_string()))?;
     let missing = |what: &str, name: &str| KubeconfigError::Missing(format!("{what} named \"{name}\""));
@@ -235,7 +235,7 @@ fn read(path: &Path) -> Result<Vec<u8>, KubeconfigError> {
     std::fs::read(path).map_err(|source| KubeconfigError::Read { path: path.into(), source })
 }
 
-/// A user's token; one that is written in the kubeconfig goes before a file.
+/// A user's token. A token in the kubeconfig takes precedence over a file.
 fn token(user: &User, folder: &Path) -> Result<Option<String>, KubeconfigError> {
     match (&user.token, &user.token_file) {
         (Some(token), _) => Ok(Some(token.clone())),
@@ -244,7 +244,7 @@ fn token(user: &User, folder: &Path) -> Result<Option<String>, KubeconfigError> 
     }
 }
 
-/// Inline data wins over a file, as in client-go.
+/// PEM data; inline data takes precedence over a file, as in client-go.
 fn pem(
     field: &'static str,
     data: &Option<String>,

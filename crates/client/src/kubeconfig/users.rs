@@ -1,4 +1,5 @@
-//! The users of a kubeconfig, named after the servers that they are for: how webhooks' credentials are told apart.
+//! The users of a kubeconfig, named after the servers that they are for. This is how webhooks' credentials are
+//! configured.
 //!
 //! Source: `k8s.io/apiserver/pkg/util/webhook/authentication.go`.
 
@@ -7,7 +8,7 @@ use std::path::Path;
 
 use super::{File, KubeconfigError, pem, read, token};
 
-/// Who one is to a server. Certificate and key are PEM.
+/// The credentials for a server. Certificate and key are PEM.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Identity {
     pub client_certificate: Option<Vec<u8>>,
@@ -15,7 +16,7 @@ pub struct Identity {
     pub token: Option<String>,
 }
 
-/// The identities of one file.
+/// The credentials in one file.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Users {
     by_name: BTreeMap<String, Identity>,
@@ -23,19 +24,19 @@ pub struct Users {
     current: Option<String>,
 }
 
-/// Ways to authenticate that are not followed: a user that has one is refused, not taken for anonymous.
+/// Authentication methods that are not supported. A user with one of them is refused, rather than treated as anonymous.
 const UNSUPPORTED: [&str; 8] =
     ["username", "password", "exec", "auth-provider", "as", "as-uid", "as-groups", "as-user-extra"];
 
 impl std::fmt::Debug for Users {
-    /// Their names alone.
+    /// Shows only the names.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_set().entries(self.by_name.keys()).finish()
     }
 }
 
 impl Users {
-    /// Reads a kubeconfig file; relative paths in it count from its folder.
+    /// Reads a kubeconfig file. Relative paths are resolved against its folder.
     pub fn load(path: &Path) -> Result<Self, KubeconfigError> {
         let text = read(path)?;
         let text = String::from_utf8(text).map_err(|e| KubeconfigError::Parse(e.to_string()))?;
@@ -78,8 +79,8 @@ impl Users {
         Ok(Self { by_name, current })
     }
 
-    /// Who one is to this server: by `host:port`, then by `*.domain:port`; on port 443 by the same without it; else the
-    /// user `*`, else the current context's, else nobody.
+    /// Returns the credentials for this server: by `host:port`, then by `*.domain:port`, and on port 443 by the same
+    /// without the port; then those of the user `*`, then those of the current context; `None` if nothing matches.
     pub fn of_host(&self, host: &str, port: u16) -> Option<&Identity> {
         let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         let own = self.matching(&format!("{bracketed}:{port}"));

@@ -1,5 +1,5 @@
-//! Keeps a local store equal to a collection of the API: list, then watch. A watch that ends is resumed at the last
-//! resourceVersion seen; only when the server cannot resume there, the collection is listed anew.
+//! Keeps a local store equal to a collection of the API: lists it, then watches it. A watch that ends is resumed at the
+//! last resourceVersion seen. Only when the server cannot resume there, the collection is listed again.
 //!
 //! Source: `k8s.io/client-go/tools/cache/reflector.go`.
 
@@ -32,24 +32,24 @@ pub enum Change {
 
 pub type Handler = Arc<dyn Fn(&Change) + Send + Sync>;
 
-/// A handler, and until when it is of use.
+/// A handler, with the token that ends its registration.
 struct Registered {
     handler: Handler,
     until: CancellationToken,
 }
 
-/// Page size of the initial list.
+/// The page size of the initial list.
 const PAGE: u32 = 10_000;
 const FIRST_BACKOFF: Duration = Duration::from_millis(800);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
-/// After so long without a failure the back-off starts anew.
+/// After this long without a failure, the back-off resets.
 const BACKOFF_RESET: Duration = Duration::from_secs(120);
-/// A watch that ends sooner, and has brought nothing, is followed by a back-off.
+/// A watch that ends sooner than this and without an event is followed by a back-off.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
-/// The server is asked to end a watch after this and up to twice as long: a connection that died unseen is noticed.
+/// The timeout sent to the server is this to twice this long: connections that broke unnoticed are detected that way.
 const WATCH_SECONDS: u32 = 300;
 
-/// One watched collection with its store and handlers.
+/// A watched collection, with its store and handlers.
 pub struct Reflector {
     resource: ResourceType,
     namespace: Option<String>,
@@ -57,7 +57,7 @@ pub struct Reflector {
     transport: Arc<dyn Transport>,
     clock: Arc<dyn Clock>,
     store: Arc<ObjectStore>,
-    /// None at all once the reflector has ended for good.
+    /// `None` once the reflector has ended for good.
     handlers: Mutex<Option<Vec<Registered>>>,
     synced: AtomicBool,
     observed: AtomicU64,
@@ -65,7 +65,7 @@ pub struct Reflector {
 }
 
 impl Reflector {
-    /// `selection` gives the label and field selectors.
+    /// Creates a reflector; `selection` contains the label and field selectors.
     pub fn new(
         resource: ResourceType,
         selection: ListOptions,
@@ -86,7 +86,7 @@ impl Reflector {
         }
     }
 
-    /// Looks at one namespace instead of all: what a node may do with the objects that its pods refer to.
+    /// Restricts the reflector to one namespace, which is all that a node is allowed for the objects its pods refer to.
     pub fn in_namespace(mut self, namespace: &str) -> Self {
         self.namespace = Some(namespace.to_owned());
         self
@@ -100,39 +100,42 @@ impl Reflector {
         self.handlers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `handler` for everything in the store now, then for each change until `until`. It must not block.
+    /// Calls `handler` for everything in the store now, and for each change until `until` is cancelled. It must not
+    /// block.
     pub fn add_handler(&self, until: &CancellationToken, handler: Handler) {
-        // Holding the lock keeps changes out while the handler learns what is there.
+        // The lock keeps changes out while the handler processes the store.
         let mut handlers = self.handlers();
         for object in self.store.list(None) {
             call(&handler, &Change::Added(object));
         }
         if let Some(handlers) = &mut *handlers {
-            // Whoever is restarted adds its handlers again: those of the life before go now.
+            // Components that are restarted add their handlers again; the old ones are removed here.
             handlers.retain(|registered| !registered.until.is_cancelled());
             handlers.push(Registered { handler, until: until.clone() });
         }
     }
 
-    /// Lets go of all handlers for good: they may hold whoever holds this reflector. Nobody waits for its list any more.
+    /// Drops all handlers for good, because they may hold an owner of this reflector. Ends all waiting for the first
+    /// list.
     pub fn end(&self) {
         let handlers = self.handlers().take();
         self.synced_notify.notify_waiters();
         drop(handlers);
     }
 
-    /// The resourceVersion that the store has reached: everything written up to it is in the store.
+    /// The resourceVersion of the store: it contains everything written up to that version.
     pub fn observed_version(&self) -> u64 {
         self.observed.load(Ordering::Acquire)
     }
 
-    /// Whether the first list has arrived whole.
+    /// Whether the first list is complete.
     pub fn has_synced(&self) -> bool {
         self.synced.load(Ordering::Acquire)
     }
 
-    /// Waits for the first list. False if the reflector has ended for good without it: then the store says nothing.
-    #[must_use = "without the first list nothing is known"]
+    /// Waits for the first list. Returns false if the reflector has ended for good before: then the store is
+    /// incomplete.
+    #[must_use = "without the first list the store is empty"]
     pub async fn wait_synced(&self) -> bool {
         loop {
             let notified = self.synced_notify.notified();
@@ -146,7 +149,7 @@ impl Reflector {
         }
     }
 
-    /// Lists and watches until `stop`.
+    /// Lists and watches until `stop` is cancelled.
     pub async fn run(&self, stop: CancellationToken) {
         let mut backoff = Backoff::new(FIRST_BACKOFF, LONGEST_BACKOFF, BACKOFF_RESET);
         let mut reached = None;
@@ -171,7 +174,7 @@ impl Reflector {
         }
     }
 
-    /// Watches from the version reached so far; without one, lists.
+    /// Watches from the version `reached`, or lists if there is none.
     async fn list_or_watch(&self, reached: &mut Option<String>) -> Result<()> {
         match reached {
             None => *reached = Some(self.list().await?),
@@ -180,7 +183,7 @@ impl Reflector {
         Ok(())
     }
 
-    /// One watch, from `version`, which goes along with it. An error asks for a back-off.
+    /// Runs one watch from `version`, which it updates. After an error, the caller has to back off.
     async fn watch(&self, version: &mut String) -> Result<()> {
         let options = ListOptions {
             resource_version: Some(version.clone()),
@@ -194,10 +197,11 @@ impl Reflector {
         let mut broken = None;
         while let Some(event) = stream.next().await {
             match event {
-                // An event that is older than the store would take it back.
-                Ok(event) if is_told_again(&event, version) => {}
+                // An event that is older than the store would revert it.
+                Ok(event) if is_stale(&event, version) => {}
                 Ok(event) => *version = self.apply(event),
-                // The connection broke, which may happen to a long watch: as if the server had ended it.
+                // The connection was lost, as can happen to a long watch. It is handled as if the server had ended the
+                // watch.
                 Err(error @ Error::Connection { .. }) => {
                     broken = Some(error);
                     break;
@@ -208,7 +212,7 @@ impl Reflector {
         if *version != from || self.clock.monotonic().saturating_sub(began) >= SHORT_WATCH {
             return Ok(());
         }
-        // A server that closes watches at once must not be asked in a tight loop.
+        // A server that closes watches at once must not be called in a tight loop.
         metrics::short_watch(self.resource.plural);
         let lost = || Error::Connection {
             server: self.resource.plural.to_owned(),
@@ -217,12 +221,12 @@ impl Reflector {
         Err(broken.unwrap_or_else(lost))
     }
 
-    /// The whole collection, page by page; returns the version to watch from.
+    /// Lists the whole collection, page by page. Returns the version to watch from.
     async fn list(&self) -> Result<String> {
         metrics::listed(self.resource.plural);
         let mut options = ListOptions { limit: Some(PAGE), ..self.selection.clone() };
         if !self.has_synced() {
-            // Any state will do for a start, so the server may answer from its cache.
+            // Any state is fine to start with, so the server may answer from its cache.
             options.resource_version = Some("0".into());
         }
         let mut items = Vec::new();
@@ -254,7 +258,7 @@ impl Reflector {
         gone.iter().for_each(|key| self.remove(key, 0));
     }
 
-    /// Applies one event and returns the version it brings the store to.
+    /// Applies one event and returns the new version of the store.
     fn apply(&self, event: WatchEvent) -> String {
         let version = match event {
             WatchEvent::Added(o) | WatchEvent::Modified(o) => {
@@ -274,7 +278,8 @@ impl Reflector {
         version.to_string()
     }
 
-    /// `reached` is noted between store and handlers: whoever a handler wakes finds both.
+    /// Stores an object. `reached` is updated between the store and the handlers, so that tasks woken by a handler see
+    /// both.
     fn put(&self, new: Arc<Object>, reached: u64) {
         let handlers = self.handlers();
         let notify = |change: &Change| handlers.iter().flatten().for_each(|r| call(&r.handler, change));
@@ -303,7 +308,7 @@ impl Reflector {
     }
 }
 
-/// A handler that panics misses this change; other handlers, and later changes, are not affected.
+/// Calls a handler. One that panics misses this change; other handlers and later changes are not affected.
 fn call(handler: &Handler, change: &Change) {
     if catch_unwind(AssertUnwindSafe(|| handler(change))).is_err() {
         let (Change::Added(object) | Change::Updated { new: object, .. } | Change::Deleted(object)) = change;
@@ -312,7 +317,7 @@ fn call(handler: &Handler, change: &Change) {
     }
 }
 
-/// Runs a reflector as a supervised task of this name until `stop`. Several may share a name.
+/// Runs a reflector as a supervised task with this name, until `stop` is cancelled. Several may share a name.
 pub fn spawn(
     reflector: &Arc<Reflector>,
     supervisor: &Supervisor,
@@ -326,8 +331,8 @@ pub fn spawn(
     });
 }
 
-/// Whether a watch cannot go on where the last one ended: the server has forgotten what came after, does not know the
-/// resource any more, or sends an event that cannot be read and would be sent again.
+/// Whether a watch cannot be resumed: the server no longer has the later events, does not know the resource any more,
+/// or sends an event that cannot be decoded and would be sent again.
 fn cannot_resume(error: &Error) -> bool {
     match error {
         Error::Status(status) => status.is_expired() || matches!(status.code(), 404 | 410),
@@ -336,8 +341,8 @@ fn cannot_resume(error: &Error) -> bool {
     }
 }
 
-/// Whether the event is not newer than the version that the watch has come to.
-fn is_told_again(event: &WatchEvent, reached: &str) -> bool {
+/// Whether the event is not newer than the version that the watch has reached.
+fn is_stale(event: &WatchEvent, reached: &str) -> bool {
     let version = match event {
         WatchEvent::Added(o) | WatchEvent::Modified(o) | WatchEvent::Deleted(o) => o.resource_version(),
         WatchEvent::Bookmark(_) => return false,

@@ -1,4 +1,4 @@
-//! The reflector against a server that answers by a script.
+//! Tests the reflector against a server with scripted answers.
 
 use std::collections::VecDeque;
 
@@ -15,18 +15,18 @@ use crate::clock::TokioClock;
 use crate::informer::Informers;
 use crate::transport::{List, WatchStream};
 
-/// What the server does when it is asked next.
+/// The answer of the server to the next request.
 enum Answer {
-    /// A list at this version, of objects by name and version.
+    /// A list at this version, with objects by name and version.
     List(u64, &'static [(&'static str, u64)]),
-    /// A watch that brings this and ends.
+    /// A watch that sends these events and ends.
     Watch(Vec<Result<WatchEvent>>),
-    /// A watch that stays open for so long and brings nothing.
+    /// A watch that stays open for this long without events.
     Quiet(Duration),
     Refuse(Error),
 }
 
-/// A server that notes the lists and watches it gets. At the end of its script it answers no more.
+/// A server that records the lists and watches it gets. At the end of its script it no longer answers.
 struct Script {
     answers: Mutex<VecDeque<Answer>>,
     asked: Mutex<Vec<String>>,
@@ -94,7 +94,7 @@ fn lost() -> Error {
     Error::Connection { server: "test".into(), source: "connection reset".into() }
 }
 
-/// Runs a reflector to the end of the script: what it asked, what its store holds, how long it took.
+/// Runs a reflector to the end of the script. Returns its requests, the contents of its store, and how long it took.
 async fn run(answers: Vec<Answer>) -> (Vec<String>, Vec<String>, Duration) {
     let clock = TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH);
     let script = Arc::new(Script {
@@ -142,7 +142,8 @@ async fn a_server_that_cannot_be_reached_is_asked_less_and_less_often_and_not_to
     let (asked, held, took) = run(vec![FIRST, refused(), refused(), busy, Answer::Watch(Vec::new())]).await;
     assert_eq!(asked, ["list 0", "watch 10", "watch 10", "watch 10", "watch 10", "watch 10"]);
     assert_eq!(held, ["a"]);
-    // 0.8 + 1.6 + 3.2 + 6.4 seconds, and up to twice that by chance; the last is for a watch that ended at once.
+    // 0.8 + 1.6 + 3.2 + 6.4 seconds, plus jitter of up to the same length; the last delay follows a watch that ended at
+    // once.
     assert!(took >= Duration::from_secs(12) && took < Duration::from_secs(24), "{took:?}");
 }
 
