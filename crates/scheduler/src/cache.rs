@@ -161,7 +161,7 @@ impl Cache {
         self.pods.insert(uid, Placed { pod, node: Arc::from(node), assumed });
     }
 
-    /// The numbers of nodes, pods and assumed pods, labeled as in the metrics.
+    /// The numbers of nodes, pods and assumed pods, labelled as in the metrics.
     pub fn sizes(&self) -> [(&'static str, usize); 3] {
         let assumed = self.pods.values().filter(|p| p.assumed).count();
         [("nodes", self.snapshot.len()), ("pods", self.pods.len()), ("assumed_pods", assumed)]

@@ -1,4 +1,4 @@
-//! Durable puts a second by number of writers, and reads of a large range.
+//! Measures durable puts per second by number of writers, and reads of a large range.
 //!
 //! `cargo run --release -p knarr-storage --example bench [FOLDER [SECONDS]]`
 

@@ -1,13 +1,12 @@
-//! Knarr's revisioned key-value store: what stands under the API server, knowing nothing of objects.
+//! Knarr's revisioned key-value store, on which the API server is built. It knows nothing of API objects.
 //!
-//! One counter, the revision, goes up by one with every transaction that changes something. Reads
-//! can be made at any revision that has not been compacted, watches start after any such revision
-//! and deliver everything that follows exactly once and in order.
+//! A counter, the revision, increases by one with every transaction that changes something. Any revision that has not
+//! been compacted can be read. Watches start after any such revision and deliver everything that follows exactly once
+//! and in order.
 //!
-//! [`Store`] is the interface, [`Embedded`] the engine: all state in memory, every write durable in
-//! one file before it is answered, concurrent writers sharing one fsync. [`Embedded::memory`] is the
-//! same engine without the file. [`Etcd`] keeps the same promises on an etcd cluster, which several
-//! servers may share.
+//! [`Store`] is the interface, [`Embedded`] the engine: all state is in memory, every write is durable in one file
+//! before it is answered, and concurrent writers share one fsync. [`Embedded::memory`] is the same engine without the
+//! file. [`Etcd`] has the same guarantees on an etcd cluster, which several servers may share.
 
 mod disk;
 mod embedded;

@@ -1,4 +1,4 @@
-//! The limits of an engine and the time it goes by, all in one place.
+//! The limits of an engine and its time source.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::types::KeyRange;
 
-/// Names the share that a key belongs to; `None` for keys of no share.
+/// Returns the share that a key belongs to; `None` if it belongs to none.
 pub type ShareOf = fn(&[u8]) -> Option<&[u8]>;
 
-/// Time since some fixed point, never going back. Leases are measured by it.
+/// The time since a fixed point, which never goes back. Leases are based on it.
 #[derive(Clone)]
 pub struct TimeSource(Arc<dyn Fn() -> Duration + Send + Sync>);
 
@@ -18,7 +18,7 @@ impl TimeSource {
         Self(Arc::new(now))
     }
 
-    /// The machine's monotonic clock.
+    /// The system's monotonic clock.
     pub fn system() -> Self {
         let start = Instant::now();
         Self::new(move || start.elapsed())
@@ -35,36 +35,36 @@ impl fmt::Debug for TimeSource {
     }
 }
 
-/// Every limit of the embedded engine.
+/// All limits of the embedded engine.
 #[derive(Debug, Clone)]
 pub struct Options {
     pub max_key_bytes: usize,
     pub max_value_bytes: usize,
-    /// Operations, and conditions, of one transaction.
+    /// The number of operations, and of conditions, in one transaction.
     pub max_txn_ops: usize,
-    /// Writes waiting for the commit thread; further writers wait their turn.
+    /// The number of writes queued for the commit thread; further writers wait for a place.
     pub queue_requests: usize,
-    /// Writes that share one fsync, by number and by size.
+    /// The maximum number and size of the writes that share one fsync.
     pub batch_requests: usize,
     pub batch_bytes: usize,
-    /// Batches that may wait in one watcher's buffer before it has to read from history again.
+    /// The number of batches in a watcher's buffer; when it is full, the watcher reads from history again.
     pub watch_buffer: usize,
-    /// Revisions of history, above which the oldest are compacted whether asked for or not.
+    /// The number of revisions in the history; the oldest above it are compacted automatically.
     pub history_revisions: usize,
-    /// The same by the memory that superseded values take.
+    /// The limit of the history by the memory of superseded values.
     pub history_bytes: usize,
-    /// The database's page cache. Small: reads never come from it.
+    /// The size of the database's page cache. It is small, because reads never use it.
     pub cache_bytes: usize,
-    /// The file that is kept beside the store so that deletions go through on a full disk; 0 for none.
+    /// The size of the file that is kept beside the store, so that deletions succeed on a full disk; 0 for none.
     pub reserve_bytes: u64,
-    /// What the live keys may take together, each counted with its value and 256 bytes more; 0 for no quota. The history
-    /// has limits of its own.
+    /// The limit on the size of all live keys, each counted with its value and 256 bytes more; 0 for no quota. The
+    /// history has limits of its own.
     pub quota_bytes: u64,
-    /// Keys that may be written beyond the quota, as far as a reserve for them goes.
+    /// Keys that may be written beyond the quota, within a reserve for them.
     pub reserved: Vec<KeyRange>,
-    /// Divides the keys into shares; one that belongs to none is not limited by [`Options::share_bytes`].
+    /// Assigns keys to shares. A key without a share is not limited by [`Options::share_bytes`].
     pub share_of: Option<ShareOf>,
-    /// What the live keys of one share may take, counted as for the quota; 0 for no limit.
+    /// The limit on the size of the live keys of one share, counted as for the quota; 0 for no limit.
     pub share_bytes: u64,
     pub time: TimeSource,
 }

@@ -1,5 +1,5 @@
-//! A store whose revisions are another store's, and a fixed number more: so an etcd that is younger than the cluster that
-//! is restored into it never hands out a revision again that clients have seen.
+//! A store whose revisions are those of another store plus a constant. When a cluster is restored into an etcd with
+//! lower revisions, this keeps it from reusing revisions that clients have seen.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::types::{
 use crate::watch::{Watch, WatchItem, WatchRequest};
 use crate::{Error, Result, Store};
 
-/// See the module.
+/// See the module's documentation.
 pub struct Shifted {
     inner: Arc<dyn Store>,
     by: u64,
 }
 
 impl Shifted {
-    /// The same store if there is nothing to add.
+    /// Returns the same store if `by` is 0.
     pub fn wrap(inner: Arc<dyn Store>, by: u64) -> Arc<dyn Store> {
         if by == 0 { inner } else { Arc::new(Self { inner, by }) }
     }
@@ -34,7 +34,7 @@ impl Shifted {
         up(kv, self.by);
     }
 
-    /// The inner store's revision; before its first one everything is compacted.
+    /// Converts to the inner store's revision. Everything before its first revision counts as compacted.
     fn down(&self, revision: u64) -> Result<u64> {
         let oldest = self.by;
         revision.checked_sub(self.by).ok_or(Error::Compacted { requested: revision, compacted: oldest })
@@ -55,7 +55,7 @@ impl Shifted {
 
     fn condition_down(&self, condition: Precondition) -> Precondition {
         match condition {
-            // No key has been written by an older revision; nor by 0, which the inner store may take for none.
+            // No key was written by a revision that low; nor by 0, which the inner store may take for no revision.
             Precondition::ModRevision(revision) => Precondition::ModRevision(
                 revision.checked_sub(self.by).filter(|inner| *inner > 0).unwrap_or(u64::MAX),
             ),
@@ -65,7 +65,7 @@ impl Shifted {
 }
 
 fn up(kv: &mut KeyValue, by: u64) {
-    // 0 stands for a key that was deleted.
+    // 0 stands for a deleted key.
     for revision in [&mut kv.create_revision, &mut kv.mod_revision] {
         if *revision > 0 {
             *revision = revision.saturating_add(by);

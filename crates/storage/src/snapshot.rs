@@ -1,23 +1,23 @@
-//! All keys of a store at one revision, with the leases that they are under.
+//! All keys of a store at one revision, with their leases.
 
 use std::collections::BTreeMap;
 
 use crate::types::{KeyRange, KeyValue, LeaseId, RangeRequest};
 use crate::{Error, Result, Store};
 
-/// The contents of a store at one revision. Of the embedded engine it shares the values' memory.
+/// The contents of a store at one revision. With the embedded engine it shares the memory of the values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     pub revision: u64,
     /// In key order.
     pub kvs: Vec<KeyValue>,
-    /// Leases with keys, and their time to live in seconds.
+    /// The leases that have keys, with their time to live in seconds.
     pub leases: BTreeMap<LeaseId, u64>,
 }
 
-/// Reads all keys at the latest revision. Writers go on meanwhile.
+/// Reads all keys at the latest revision. Writers are not blocked.
 ///
-/// Keys whose lease ends before its time to live is read are left out: they are about to be deleted.
+/// Keys whose lease ends before its time to live is read are left out, because they are about to be deleted.
 pub async fn snapshot(store: &dyn Store) -> Result<Snapshot> {
     let response = store.range(RangeRequest::new(KeyRange::all()).without_count()).await?;
     let mut leases: BTreeMap<LeaseId, Option<u64>> = BTreeMap::new();

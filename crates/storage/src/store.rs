@@ -14,19 +14,19 @@ use crate::{Error, Result};
 
 /// A revisioned key-value store.
 ///
-/// Reads see every write that was answered before they began. A write is answered only when it is
-/// durable; by then every live watcher has been sent its events. A write whose future is dropped,
-/// or that fails with [`Error::Unavailable`], [`Error::NoSpace`], [`Error::Backend`], [`Error::Timeout`] or
-/// [`Error::Closed`], may have happened all the same.
+/// Reads see every write that was answered before they began. A write is answered only when it is durable; by then its
+/// events have been sent to every live watcher. A write whose future is dropped, or that fails with
+/// [`Error::Unavailable`], [`Error::NoSpace`], [`Error::Backend`], [`Error::Timeout`] or [`Error::Closed`], may have
+/// been executed nevertheless.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     async fn get(&self, key: &[u8]) -> Result<Option<KeyValue>>;
 
-    /// Reads a range at one revision. Fails with [`Error::Compacted`] if that is no longer there.
+    /// Reads a range at one revision. Fails with [`Error::Compacted`] if that revision is no longer available.
     async fn range(&self, request: RangeRequest) -> Result<RangeResponse>;
 
-    /// If all conditions hold, does all operations with one revision; otherwise does nothing and
-    /// fails with [`Error::Conflict`] for the first condition that does not hold.
+    /// Executes all operations with one revision if all conditions hold. Otherwise changes nothing and fails with
+    /// [`Error::Conflict`] for the first condition that does not hold.
     async fn txn(&self, compares: Vec<Compare>, ops: Vec<Op>) -> Result<TxnResponse>;
 
     async fn put(
@@ -53,47 +53,47 @@ pub trait Store: Send + Sync + 'static {
         }
     }
 
-    /// Watches a range: everything after a revision, exactly once, in order of revision.
+    /// Watches a range: delivers everything after a revision, exactly once, in order of revision.
     async fn watch(&self, request: WatchRequest) -> Result<Watch>;
 
-    /// Forgets the history before `revision`: reads at it and watches after it still work. Nothing
-    /// happens if that has been done already.
+    /// Drops the history before `revision`: reads at it and watches after it still work. Does nothing if that was
+    /// compacted already.
     async fn compact(&self, revision: u64) -> Result<()>;
 
     /// The revision of the last write; 1 if there was none.
     async fn current_revision(&self) -> Result<u64>;
 
-    /// A new lease that expires `ttl_seconds` after now or its last keep-alive. After a restart of
-    /// the store every lease has its whole time before it again.
+    /// Creates a lease that expires `ttl_seconds` after now or after its last keep-alive. After a restart of the store,
+    /// every lease starts with its whole time to live again.
     async fn grant_lease(&self, ttl_seconds: u64) -> Result<LeaseId>;
 
-    /// Starts the lease's time anew and answers how long it is, in seconds.
+    /// Restarts the lease's time to live and returns it, in seconds.
     async fn keep_alive_lease(&self, lease: LeaseId) -> Result<u64>;
 
-    /// How long the lease lasts after each keep-alive, in seconds. Does not extend it.
+    /// The lease's time to live after each keep-alive, in seconds. Does not extend it.
     async fn lease_ttl(&self, lease: LeaseId) -> Result<u64>;
 
     /// Ends the lease and deletes its keys with one revision.
     async fn revoke_lease(&self, lease: LeaseId) -> Result<()>;
 
-    /// Revokes the leases whose time is over. Answers how long it is until the next one's is: the
-    /// caller waits for that (or the next grant) and calls again; the store has no timer of its own.
+    /// Revokes expired leases. Returns how long it is until the next one expires: the caller waits for that time (or
+    /// for the next grant) and calls again, because the store has no timer of its own.
     async fn expire_leases(&self) -> Result<Option<Duration>>;
 
     async fn status(&self) -> Result<Status>;
 
-    /// Reads the next part of what is on the disk (`None`: the first one) and holds it against what was written. `None`
-    /// where there is nothing to hold against each other.
+    /// Reads the next part of the data on the disk (`None`: the first part) and compares it with what was written.
+    /// Returns `None` if the store has nothing to compare.
     async fn scrub(&self, _from: Option<ScrubFrom>) -> Result<Option<ScrubStep>> {
         Ok(None)
     }
 
-    /// Finishes the writes under way, ends all watches and releases the files. Fails with [`Error::NotClosed`] if the
-    /// store has ended by a fault, before this or by it, or could not bring its files in order.
+    /// Finishes the writes in progress, ends all watches and releases the files. Fails with [`Error::NotClosed`] if the
+    /// store has ended by a fault, before or during this, or could not bring its files in order.
     async fn close(&self) -> Result<()>;
 
-    /// Returns once the store is closed, by whoever closed it or by a fault in its code, after which it has to be opened
-    /// again. Never where it cannot end by itself.
+    /// Returns once the store is closed, whether by a caller or by a fault in its code, after which it has to be opened
+    /// again. Never returns for a store that cannot end by itself.
     async fn closed(&self) {
         std::future::pending().await
     }

@@ -1,4 +1,4 @@
-//! What goes into a store and what comes out: keys, values, ranges, conditions, operations, events.
+//! The data types of a store: keys, values, ranges, conditions, operations, events.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -11,7 +11,7 @@ use bytes::Bytes;
 pub struct LeaseId(pub NonZeroU64);
 
 impl LeaseId {
-    /// The lease of that number; zero means none.
+    /// Returns the lease with that number; zero means no lease.
     pub fn new(id: u64) -> Option<Self> {
         NonZeroU64::new(id).map(Self)
     }
@@ -27,29 +27,29 @@ impl fmt::Display for LeaseId {
     }
 }
 
-/// A key as it stands at some revision. Cloning copies no bytes.
+/// The state of a key at some revision. Cloning copies no bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyValue {
     pub key: Bytes,
     pub value: Bytes,
-    /// The revision that created the key, or made it anew after a deletion.
+    /// The revision that created the key, for the last time if it was deleted before.
     pub create_revision: u64,
     /// The revision that wrote this value.
     pub mod_revision: u64,
-    /// How many times the key was written since it was created; 1 at creation.
+    /// How many times the key was written since it was created; 1 after creation.
     pub version: u64,
     pub lease: Option<LeaseId>,
 }
 
-/// What the value of a key begins with that the store could not read back; no JSON does, nor anything encrypted.
+/// The prefix of the value of a key that the store could not read. No JSON and no encrypted value begins with it.
 const DAMAGED: &[u8] = b"\0knarr damaged\0";
 
-/// A placeholder for a value that cannot be read.
+/// Returns a placeholder for a value that cannot be read.
 pub fn damaged_value(reason: &str) -> Bytes {
     [DAMAGED, reason.as_bytes()].concat().into()
 }
 
-/// Why a value is a placeholder, if it is one.
+/// Why a value is a placeholder; `None` if it is none.
 pub fn damage(value: &[u8]) -> Option<&str> {
     value.strip_prefix(DAMAGED).map(|reason| std::str::from_utf8(reason).unwrap_or("unknown"))
 }
@@ -60,18 +60,18 @@ pub enum EventKind {
     Delete,
 }
 
-/// One key changed by one revision.
+/// A change of one key by one revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     pub kind: EventKind,
-    /// The key after the change. For a deletion the value is empty, `create_revision` and `version`
-    /// are 0 and `mod_revision` is the revision of the deletion.
+    /// The key after the change. After a deletion the value is empty, `create_revision` and `version` are 0, and
+    /// `mod_revision` is the revision of the deletion.
     pub kv: KeyValue,
     /// The key before the change; `None` if it did not exist.
     pub prev: Option<KeyValue>,
 }
 
-/// Keys from `start` (included) to `end` (excluded; `None` has no upper end), in byte order.
+/// The keys from `start` (included) to `end` (excluded; `None` means no upper end), in byte order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRange {
     pub start: Bytes,
@@ -91,14 +91,14 @@ impl KeyRange {
         Self { start: start.into(), end: None }
     }
 
-    /// Every key that begins with `prefix`.
+    /// The range of all keys with this prefix.
     pub fn prefix(prefix: impl Into<Bytes>) -> Self {
         let start = prefix.into();
         let end = prefix_end(&start);
         Self { start, end }
     }
 
-    /// The one key.
+    /// The range of one key.
     pub fn key(key: impl Into<Bytes>) -> Self {
         let start = key.into();
         let mut end = Vec::with_capacity(start.len() + 1);
@@ -111,7 +111,7 @@ impl KeyRange {
         key >= &self.start[..] && self.end.as_deref().is_none_or(|end| key < end)
     }
 
-    /// The same range without the keys up to and including `key`: where the next page begins.
+    /// The same range without the keys up to and including `key`, for the next page.
     pub fn after(&self, key: &[u8]) -> Self {
         let mut start = Vec::with_capacity(key.len() + 1);
         start.extend_from_slice(key);
@@ -125,7 +125,7 @@ impl KeyRange {
     }
 }
 
-/// The first key that is greater than every key with this prefix, if there is one.
+/// The first key that is greater than every key with this prefix, if it exists.
 fn prefix_end(prefix: &[u8]) -> Option<Bytes> {
     let last = prefix.iter().rposition(|byte| *byte != 0xff)?;
     let mut end = prefix[..=last].to_vec();
@@ -133,7 +133,7 @@ fn prefix_end(prefix: &[u8]) -> Option<Bytes> {
     Some(end.into())
 }
 
-/// What must hold of a key for a write to go through.
+/// The condition on a key for a write to succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Precondition {
     Any,
@@ -154,19 +154,19 @@ impl Precondition {
     }
 }
 
-/// A condition of a transaction. All of them are checked before any of its operations.
+/// A condition of a transaction. All conditions are checked before any operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compare {
     pub key: Bytes,
     pub condition: Precondition,
 }
 
-/// An operation of a transaction. A transaction may name each key once.
+/// An operation of a transaction. A transaction may name each key only once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
-    /// Writes a value. A lease given before is kept only if it is given again.
+    /// Writes a value. A lease that the key had is kept only if it is given again.
     Put { key: Bytes, value: Bytes, lease: Option<LeaseId> },
-    /// Deletes a key; nothing happens if there is none.
+    /// Deletes a key; does nothing if it does not exist.
     Delete { key: Bytes },
 }
 
@@ -178,7 +178,7 @@ impl Op {
     }
 }
 
-/// What one operation of a transaction did.
+/// The result of one operation of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OpResult {
     Put { kv: KeyValue, prev: Option<KeyValue> },
@@ -189,7 +189,7 @@ pub enum OpResult {
 pub struct TxnResponse {
     /// The revision of the transaction, or the current one if it changed nothing.
     pub revision: u64,
-    /// One for each operation, in their order.
+    /// One result for each operation, in order.
     pub results: Vec<OpResult>,
 }
 
@@ -203,19 +203,19 @@ pub struct PutResponse {
 pub struct DeleteResponse {
     /// The revision of the deletion, or the current one if there was nothing to delete.
     pub revision: u64,
-    /// What was deleted.
+    /// The deleted key.
     pub prev: Option<KeyValue>,
 }
 
-/// What to read: a range, at most `limit` keys of it, at a revision.
+/// A read of a range: at most `limit` keys, at a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeRequest {
     pub range: KeyRange,
-    /// At most this many keys; `None` for all. `Some(0)` only counts.
+    /// The maximum number of keys; `None` for all. `Some(0)` only counts.
     pub limit: Option<usize>,
-    /// Read as of this revision; `None` for the latest.
+    /// The revision to read at; `None` for the latest.
     pub revision: Option<u64>,
-    /// Whether to count the keys beyond the limit, which means walking them.
+    /// Whether to count the keys beyond the limit, which requires reading them.
     pub count: bool,
 }
 
@@ -252,47 +252,47 @@ pub struct RangeResponse {
     pub more: bool,
     /// How many keys the limit left out; 0 if the request asked for no count.
     pub remaining: u64,
-    /// The revision that was read: give it with [`KeyRange::after`] the last key for the next page.
+    /// The revision that was read. For the next page, use it with [`KeyRange::after`] the last key.
     pub revision: u64,
 }
 
-/// What there is no room in.
+/// The kind of space that is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoSpace {
-    /// The disk is full: what was kept in reserve for deletions is being used.
+    /// The disk is full: the reserve for deletions is in use.
     Disk,
-    /// The live keys take all that the quota allows.
+    /// The live keys use all of the quota.
     Quota,
-    /// The store has said so itself; only it knows why.
+    /// The engine behind the store reports it, for reasons only it knows.
     Backend,
 }
 
-/// Where a look at a store's file goes on: first come its bytes as they are on the disk, then, if those are sound, its
+/// Where a scrub of a store's file continues: first with its bytes on the disk, then, if those are intact, with its
 /// rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScrubFrom {
     Byte(u64),
-    /// After a key; `None`: the first one.
+    /// After a key; `None` for the first row.
     Row(Option<Bytes>),
 }
 
-/// What a look at a part of a store's file has found.
+/// The result of scrubbing a part of a store's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScrubStep {
-    /// Where to go on; `None` at the end.
+    /// Where to continue; `None` at the end.
     pub next: Option<ScrubFrom>,
-    /// The rows that were held against memory.
+    /// The number of rows that were compared with memory.
     pub keys: u64,
-    /// What was read from the disk.
+    /// The number of bytes that were read from the disk.
     pub bytes: u64,
-    /// What is not on the disk as it was written.
+    /// The data that are not on the disk as they were written.
     pub faults: Vec<ScrubFault>,
 }
 
-/// Something that is wrong with a store's file.
+/// A fault of a store's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScrubFault {
-    /// A stretch of the file; `None`: it is about a key.
+    /// A range of the file; `None` if the fault is about a key.
     pub bytes: Option<Range<u64>>,
     pub key: Bytes,
     pub reason: String,
@@ -318,25 +318,25 @@ impl fmt::Display for ScrubFault {
     }
 }
 
-/// How a store is doing.
+/// The status of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     pub revision: u64,
     /// Reads and watches before this revision are refused.
     pub compacted_revision: u64,
-    /// Live keys.
+    /// The number of live keys.
     pub keys: u64,
     pub leases: u64,
     pub watchers: u64,
-    /// Revisions kept for old reads and watches.
+    /// The number of revisions kept for old reads and watches.
     pub history_revisions: u64,
-    /// Roughly the memory that these keep alive.
+    /// The approximate memory that these keep alive.
     pub history_bytes: u64,
     /// The size of the file; 0 without one.
     pub file_bytes: u64,
-    /// What the live keys take, as the quota counts it; 0 where only the store knows.
+    /// The size of the live keys as counted for the quota; 0 if only the engine behind the store knows it.
     pub live_bytes: u64,
-    /// What they may take.
+    /// The quota on `live_bytes`.
     pub quota_bytes: Option<u64>,
     /// Why all writes are refused, if they are.
     pub failure: Option<String>,

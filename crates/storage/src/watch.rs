@@ -10,11 +10,11 @@ use futures_util::{Stream, StreamExt};
 use crate::Result;
 use crate::types::{Event, KeyRange};
 
-/// What to watch.
+/// A watch to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WatchRequest {
     pub range: KeyRange,
-    /// Deliver what happened after this revision; `None` for what happens from now on.
+    /// Deliver the events after this revision; `None` for events from now on.
     pub after: Option<u64>,
 }
 
@@ -45,8 +45,8 @@ pub struct WatchEvents {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchItem {
     Events(WatchEvents),
-    /// Everything up to this revision has been delivered. Comes once the history is through, and
-    /// whenever it is asked for.
+    /// Everything up to this revision has been delivered. Sent when the history has been delivered, and whenever it is
+    /// requested.
     Progress(u64),
 }
 
@@ -62,15 +62,15 @@ impl WatchItem {
 
 /// A running watch: a stream that ends after its first error.
 ///
-/// A reader too slow for its buffer never holds up writers: it goes on from history, and fails with
-/// [`Error::Compacted`](crate::Error::Compacted) when that is gone too.
+/// A reader that is too slow for its buffer never blocks writers: it continues from history, and fails with
+/// [`Error::Compacted`](crate::Error::Compacted) if that is gone as well.
 pub struct Watch {
     stream: Pin<Box<dyn Stream<Item = Result<WatchItem>> + Send>>,
     progress: ProgressRequester,
 }
 
 impl Watch {
-    /// For engines: a watch made of its stream and of what asks for progress.
+    /// Creates a watch from its stream and a function that requests progress. For engines.
     pub fn new(
         stream: impl Stream<Item = Result<WatchItem>> + Send + 'static,
         progress: ProgressRequester,
@@ -78,12 +78,12 @@ impl Watch {
         Self { stream: Box::pin(stream), progress }
     }
 
-    /// The next item; `None` after an error. Cancel safe.
+    /// Returns the next item; `None` after an error. Cancel safe.
     pub async fn next(&mut self) -> Option<Result<WatchItem>> {
         self.stream.next().await
     }
 
-    /// Asks for progress marks on this watch, from anywhere.
+    /// Returns a handle to request progress marks on this watch.
     pub fn progress_requester(&self) -> ProgressRequester {
         self.progress.clone()
     }
@@ -103,7 +103,7 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// Asks a watch for a [`WatchItem::Progress`] of at least the revision current at the time of asking.
+/// Requests a [`WatchItem::Progress`] of at least the revision that is current at the time of the request.
 #[derive(Clone)]
 pub struct ProgressRequester(Arc<dyn Fn() + Send + Sync>);
 

@@ -1,15 +1,15 @@
-//! Which revision to compact so that a window of time stays readable.
+//! Chooses the revision to compact so that a window of time stays readable.
 
-/// Turns a regular tick into compactions: history is kept for between one and two intervals.
+/// Turns regular ticks into compactions: history is kept for one to two intervals.
 ///
-/// The caller ticks once an interval with the current revision and compacts what it is told to.
+/// The caller calls `tick` once per interval with the current revision, and compacts the revision it returns.
 #[derive(Debug, Default)]
 pub struct RevisionWindow {
     previous: Option<u64>,
 }
 
 impl RevisionWindow {
-    /// The revision to compact now: the one that was current a tick ago.
+    /// Returns the revision to compact now: the one that was current at the tick before.
     pub fn tick(&mut self, current: u64) -> Option<u64> {
         self.previous.replace(current)
     }

@@ -1,6 +1,6 @@
-//! kill -9 at random moments: nothing that was acknowledged is lost, and revisions never go back.
+//! Kills the store with SIGKILL at random moments: nothing acknowledged is lost, and revisions never go back.
 //!
-//! The test runs its own binary again as the writer and kills it in the middle of its work.
+//! The test runs its own binary again as the writer and kills it during its work.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -20,7 +20,7 @@ const ROUNDS: u64 = 8;
 const WRITERS: u64 = 8;
 const KEYS: u64 = 12;
 
-/// A write as the child reports it: key, revision, and the number that the value was made from.
+/// A write as the child reports it: key, revision, and the number in its value.
 type Acknowledged = BTreeMap<String, (u64, u64)>;
 
 fn value_of(key: &str, number: u64) -> Bytes {
@@ -56,7 +56,7 @@ async fn write_until_killed(dir: &Path) {
                     let number = start * 1000 + i;
                     let put = store.put(key.clone().into(), value_of(&key, number), Precondition::Any, None);
                     let revision = put.await.unwrap().kv.mod_revision;
-                    // One write call: a line is there whole or not at all.
+                    // One write call, so that a line is written completely or not at all.
                     let line = format!("ack {key} {revision} {number}\n");
                     std::io::stdout().lock().write_all(line.as_bytes()).unwrap();
                 }
@@ -91,7 +91,7 @@ fn run_and_kill(dir: &Path, moment: Duration, acknowledged: &mut Acknowledged) {
     let (sender, receiver) = mpsc::sync_channel(1024);
     let reader = std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            // The harness may have begun the first line with its own words.
+            // The test harness may have written text at the beginning of the first line.
             if let Some(at) = line.find("ack ") {
                 let _ = sender.send(line[at..].to_owned());
             }
@@ -113,12 +113,12 @@ fn run_and_kill(dir: &Path, moment: Duration, acknowledged: &mut Acknowledged) {
     }
     child.0.kill().unwrap();
     child.0.wait().unwrap();
-    // What it said before it died counts too.
+    // Lines from before its death count as well.
     receiver.iter().for_each(record);
     reader.join().unwrap();
 }
 
-/// The first start makes the file: wherever it is killed, the next one goes on.
+/// The first start creates the file. Wherever it is killed, the next start succeeds.
 #[test]
 fn a_first_start_may_be_killed_at_any_moment() {
     let root = std::env::temp_dir().join(format!("knarr-storage-first-{}", std::process::id()));
@@ -165,7 +165,7 @@ async fn check(dir: &Path, acknowledged: &Acknowledged, least: u64) -> u64 {
         assert!(number_of(&kv.value) >= *number, "{key}: {} of {number}", number_of(&kv.value));
         assert!(status.revision >= *revision);
     }
-    // The history is whole as well: each revision once, and it leads to the keys as they stand.
+    // The history must be complete as well: each revision once, leading to the current keys.
     let base = store.range(RangeRequest::new(KeyRange::all()).at(status.compacted_revision)).await;
     let mut replayed: BTreeMap<Bytes, _> = base.map_or_else(
         |_| BTreeMap::new(),

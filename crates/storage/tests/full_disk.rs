@@ -1,4 +1,4 @@
-//! A disk that is really full: what is refused, what still goes, and that nothing acknowledged is lost.
+//! Tests a full disk: which writes are refused, which succeed, and that nothing acknowledged is lost.
 //!
 //! The test runs its own binary again as the writer, on a small file system in a mount namespace of its own.
 
@@ -23,14 +23,14 @@ fn options() -> Options {
 
 fn value_of(key: &str) -> Bytes {
     let mut value = key.as_bytes().to_vec();
-    // What a file system cannot compress away.
+    // Random data, which a file system cannot compress.
     let mut rng = fastrand::Rng::with_seed(key.len() as u64);
     value.resize_with(VALUE_BYTES, || rng.u8(..));
     value.into()
 }
 
 fn say(line: &str) {
-    // One write call: a line is there whole or not at all.
+    // One write call, so that a line is written completely or not at all.
     std::io::stdout().lock().write_all(format!("say {line}\n").as_bytes()).unwrap();
 }
 
@@ -68,7 +68,7 @@ async fn write(dir: &Path) {
     assert_eq!(store.status().await.unwrap().no_space, Some(NoSpace::Disk));
     say("full");
     listen();
-    // Not a byte is left to others now.
+    // No byte is left for others now.
     assert_eq!(put(&store, "more").await, Err(Error::NoSpace));
     assert!(store.get(b"k0").await.unwrap().is_some());
     for key in 0..10 {
@@ -82,7 +82,7 @@ async fn write(dir: &Path) {
     store.compact(revision).await.expect("compaction goes on a full disk");
     say("deleted enough");
     listen();
-    // Deletions alone make room, too: the file is shrunk.
+    // Deletions alone make room as well: the file is shrunk.
     for key in 10..keys - 20 {
         delete(&store, &format!("k{key}")).await;
     }
@@ -105,7 +105,7 @@ fn listen() {
     std::io::stdin().read_line(&mut line).unwrap();
 }
 
-/// A small file system, gone with its value.
+/// A small file system, unmounted when it is dropped.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -131,7 +131,7 @@ impl Disk {
         self.0.join("disk")
     }
 
-    /// Somebody else's file: all that is free, or so much of it.
+    /// Fills all free space, or this many bytes of it, with another file.
     fn fill(&self, bytes: usize) {
         let mut file = File::options().create(true).append(true).open(self.at().join("filler")).unwrap();
         for size in [64 * 1024, 4096] {
@@ -161,7 +161,7 @@ struct Writer {
     child: Child,
     stdin: ChildStdin,
     lines: std::io::Lines<BufReader<ChildStdout>>,
-    /// Keys as they were acknowledged: there or not.
+    /// The acknowledged keys: present or deleted.
     acknowledged: BTreeMap<String, bool>,
 }
 
@@ -179,10 +179,10 @@ impl Writer {
         Self { child, stdin, lines, acknowledged: BTreeMap::new() }
     }
 
-    /// Takes note of what the writer says, up to this line.
+    /// Records the writer's output, up to this line.
     fn until(&mut self, last: &str) {
         for line in self.lines.by_ref().map_while(Result::ok) {
-            // The harness may have begun the line with its own words.
+            // The test harness may have written text at the beginning of the line.
             let Some(at) = line.find("say ") else { continue };
             let said = &line[at + 4..];
             match said.split_once(' ') {
@@ -212,7 +212,7 @@ impl Drop for Writer {
     }
 }
 
-/// Where nobody else frees room, the store's own deletions have to.
+/// Where nothing else frees space, the store's own deletions have to.
 fn fill_free_and_kill(kind: &str, another_frees: bool) {
     let disk = Disk::new(kind);
     let dir = disk.at().join("store");

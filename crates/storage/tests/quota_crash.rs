@@ -1,6 +1,7 @@
-//! kill -9 while the quota refuses writes: what was acknowledged is there, what was refused is not, the count is exact.
+//! Kills the store with SIGKILL while the quota refuses writes: acknowledged writes are kept, refused ones are not, and
+//! the count is exact.
 //!
-//! The test runs its own binary again as the writer and kills it in the middle of its work.
+//! The test runs its own binary again as the writer and kills it during its work.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -65,7 +66,7 @@ async fn write(store: Arc<Embedded>, writer: u64, start: u64) {
             Err(Error::NoSpace) if !deletes(number) => "refused",
             Err(error) => panic!("{error}"),
         };
-        // One write call: a line is there whole or not at all.
+        // One write call, so that a line is written completely or not at all.
         let line = format!("ack {what} {writer} {number}\n");
         std::io::stdout().lock().write_all(line.as_bytes()).unwrap();
     }
@@ -74,7 +75,7 @@ async fn write(store: Arc<Embedded>, writer: u64, start: u64) {
 /// What the writers are known to have done.
 #[derive(Default)]
 struct Known {
-    /// By key: the number of the value, unless it is deleted.
+    /// By key: the number in the value, or `None` if the key is deleted.
     keys: BTreeMap<String, Option<u64>>,
     /// The last answer to each writer.
     last: BTreeMap<u64, u64>,
@@ -94,7 +95,7 @@ impl Known {
         }
     }
 
-    /// Lets the writer get so many answers, then kills it; what it said before it died counts too.
+    /// Lets the writer get this many answers, then kills it. Lines from before its death count as well.
     fn run_and_kill(&mut self, dir: &Path, start: u64, answers: usize) {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "writer", "--nocapture", "--test-threads=1"])
@@ -106,7 +107,7 @@ impl Known {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut left = answers;
         for line in lines.map_while(Result::ok) {
-            // The harness may have begun the first line with its own words.
+            // The test harness may have written text at the beginning of the first line.
             let Some(at) = line.find("ack ") else { continue };
             self.note(&line[at..]);
             left = left.saturating_sub(1);
@@ -119,7 +120,7 @@ impl Known {
         assert_eq!(left, 0, "the writer went on until it was killed");
     }
 
-    /// Takes over what the writers' last, unanswered operations have done, and checks all else.
+    /// Accepts the effects of the writers' last, unanswered operations, and checks everything else.
     async fn check(&mut self, dir: &Path) {
         let store = Embedded::open(dir, options()).unwrap();
         let kvs = store.range(RangeRequest::new(KeyRange::all())).await.unwrap().kvs;
@@ -164,7 +165,7 @@ async fn a_kill_at_the_quota_loses_nothing() {
     let mut rng = fastrand::Rng::new();
     let mut known = Known::default();
     for round in 0..ROUNDS {
-        // Numbers never come back.
+        // Each round has numbers of its own.
         known.run_and_kill(&dir.0, round as u64 * 1_000_000, rng.usize(150..400));
         known.check(&dir.0).await;
     }

@@ -1,6 +1,6 @@
 //! Node selectors compiled against the snapshot's label columns: a requirement becomes one bit per label value.
 //!
-//! A compiled selector is valid until nodes are added, removed or relabeled.
+//! A compiled selector is valid until nodes are added, removed or relabelled.
 
 use std::collections::BTreeMap;
 

@@ -2,7 +2,7 @@
 
 use crate::snapshot::{ABSENT, ColumnIdx, NodeIdx, Snapshot};
 
-/// Sums by domain. Valid until nodes are added, removed or relabeled.
+/// Sums by domain. Valid until nodes are added, removed or relabelled.
 #[derive(Debug, Clone)]
 pub struct DomainCounts {
     pub key: Box<str>,

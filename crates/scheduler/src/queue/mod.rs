@@ -362,7 +362,7 @@ impl Queue {
         Some(Record { attempts: waiting.attempts, first: waiting.first?, flushed: waiting.flushed })
     }
 
-    /// The numbers of waiting pods by their place, labeled as in the metrics.
+    /// The numbers of waiting pods by their place, labelled as in the metrics.
     pub fn pending(&self) -> [(&'static str, usize); 4] {
         let count = |wanted: fn(&Place) -> bool| self.pods.values().filter(|w| wanted(&w.place)).count();
         [

@@ -1,5 +1,5 @@
-//! Checksums of the blocks of the store's file, as they were written or first read: what a later look at the file holds
-//! it against. Four bytes for each block of 4 KiB.
+//! Checksums of the blocks of the store's file, as they were written or first read. A later scrub of the file compares
+//! against them. Four bytes for each block of 4 KiB.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,18 +7,18 @@ use super::codec::checksum;
 
 pub(super) const BLOCK: u64 = 4096;
 
-/// Whoever writes to the file, or reads from it for the database, says so here.
+/// The checksums. All writes to the file, and all reads of it by the database, are recorded here.
 #[derive(Debug, Default)]
 pub(super) struct Blocks(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// By the block's number; 0: not known.
+    /// By block number; 0 means unknown.
     sums: Vec<u32>,
     look: Option<Look>,
 }
 
-/// A look under way: which of the blocks it reads are written meanwhile.
+/// A scrub step in progress, with the blocks of its range that are written in the meantime.
 #[derive(Debug)]
 struct Look {
     first: u64,
@@ -55,12 +55,12 @@ impl Blocks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets everything: after a failed write nobody knows what the file holds.
+    /// Forgets all checksums: after a failed write the content of the file is unknown.
     pub(super) fn forget(&self) {
         self.cut(0);
     }
 
-    /// Forgets what is behind the new end of the file.
+    /// Forgets the blocks behind the new end of the file.
     pub(super) fn cut(&self, len: u64) {
         let mut known = self.known();
         let whole = len / BLOCK;
@@ -70,7 +70,7 @@ impl Blocks {
         }
     }
 
-    /// A write begins: until it is done the blocks hold anything.
+    /// Records the start of a write: until it is done, the content of the blocks is undefined.
     pub(super) fn will_write(&self, offset: u64, len: usize) {
         let mut known = self.known();
         for block in overlapped(offset, len) {
@@ -79,7 +79,7 @@ impl Blocks {
         }
     }
 
-    /// A write is done. `read` reads a block of which only a part was written.
+    /// Records the end of a write. `read` reads a block of which only a part was written.
     pub(super) fn written(&self, offset: u64, data: &[u8], read: impl Fn(u64, &mut [u8]) -> bool) {
         let mut sums: Vec<(u64, u32)> =
             whole(offset, data).map(|(block, bytes)| (block, sum(bytes))).collect();
@@ -97,7 +97,7 @@ impl Blocks {
         }
     }
 
-    /// The database has read this. What is known already stays: the file may be damaged since.
+    /// Records a read by the database. Known checksums stay, because the file may have been damaged since.
     pub(super) fn read(&self, offset: u64, data: &[u8]) {
         let sums: Vec<(u64, u32)> = whole(offset, data).map(|(block, bytes)| (block, sum(bytes))).collect();
         let mut known = self.known();
@@ -108,13 +108,14 @@ impl Blocks {
         }
     }
 
-    /// A look at so many blocks begins; there is one at a time.
+    /// Starts a scrub step over this many blocks. Only one step runs at a time.
     pub(super) fn begin(&self, first: u64, count: usize) {
         self.known().look = Some(Look { first, touched: vec![false; count] });
     }
 
-    /// Holds what a look has read (`None`: it could not) against what is known, but what was written meanwhile. Answers
-    /// which blocks differ; of one that nobody has used yet this is what is known from now on.
+    /// Compares the checksums that a scrub step has read (`None`: unreadable) with the known ones, except for blocks
+    /// written in the meantime. Returns the blocks that differ. The checksums of blocks that were unknown until now are
+    /// recorded.
     pub(super) fn end(&self, read: &[Option<u32>]) -> Vec<u64> {
         let mut known = self.known();
         let Some(Look { first, touched }) = known.look.take() else { return Vec::new() };
@@ -131,7 +132,7 @@ impl Blocks {
     }
 }
 
-/// The checksum of a block; never 0.
+/// The checksum of a block, never 0.
 pub(super) fn sum(block: &[u8]) -> u32 {
     let sum = checksum(&[], block);
     ((sum ^ (sum >> 32)) as u32).max(1)
@@ -141,7 +142,7 @@ fn overlapped(offset: u64, len: usize) -> std::ops::Range<u64> {
     offset / BLOCK..(offset + len as u64).div_ceil(BLOCK)
 }
 
-/// The blocks that lie wholly within a range of bytes.
+/// The blocks that lie completely within a range of bytes.
 fn whole(offset: u64, data: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     let first = offset.div_ceil(BLOCK);
     let skipped = usize::try_from(first * BLOCK - offset).unwrap_or(usize::MAX);
@@ -176,7 +177,7 @@ mod tests {
         for (at, block) in [(5, 0), (SIZE + 5, 1), (2 * SIZE, 2), (4 * SIZE - 1, 3)] {
             file[at] = 8;
             assert_eq!(look(&blocks, &file), [block], "byte {at}");
-            // What the database reads of it does not make it right.
+            // A read by the database does not make a damaged block valid.
             blocks.read(0, &file);
             assert_eq!(look(&blocks, &file), [block], "byte {at}");
             file[at] = 7;
@@ -184,7 +185,7 @@ mod tests {
         file[SIZE..2 * SIZE].fill(9);
         blocks.written(BLOCK, &file[SIZE..2 * SIZE], no_read);
         assert_eq!(look(&blocks, &file), [0; 0]);
-        // Behind the end nothing is known.
+        // Nothing is known behind the end.
         blocks.cut(2 * BLOCK);
         file[2 * SIZE..].fill(1);
         assert_eq!(look(&blocks, &file), [0; 0]);
@@ -209,7 +210,7 @@ mod tests {
         file[0] = 1;
         file[3 * SIZE - 1] = 1;
         assert_eq!(look(&blocks, &file), [0, 2]);
-        // One that cannot be read is not known.
+        // A block that cannot be read is unknown.
         blocks.written(1, &[8], no_read);
         assert_eq!(look(&blocks, &file), [2]);
     }
@@ -218,7 +219,7 @@ mod tests {
     fn what_is_written_during_a_look_is_no_damage() {
         let (old, new) = (vec![7; SIZE], vec![8; SIZE]);
         let torn = || vec![Some(sum(b"torn")); 2];
-        // Begun before it, done before it, within it, and after it.
+        // A write that starts before the step, ends before it, lies within it, or follows it.
         type Step = fn(&Blocks, &[u8]);
         let steps: [(&str, Step, Step); 3] = [
             (

@@ -1,4 +1,4 @@
-//! Looks into the file of a store that nobody uses: what is damaged in it, and what of that a rewrite would mend.
+//! Checks the file of a store that is not in use: finds what is damaged, and what of that a rewrite would repair.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -15,28 +15,28 @@ use super::overlay::{Overlay, Unread};
 use crate::engine::state::{Scan, State};
 use crate::types::{KeyRange, KeyValue, LeaseId, damage};
 
-/// What kind of thing is wrong.
+/// The kind of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {
     /// The file, or rows of it, cannot be read.
     Unreadable,
-    /// Its pages do not match their checksums, or what is known of free ones is wrong. All rows can be read.
+    /// Pages do not match their checksums, or the records of free pages are wrong. All rows can be read.
     Pages,
     /// A key whose row cannot be read, or whose acknowledged write is missing.
     Key,
-    /// The log does not lead from the last compaction to the newest revision.
+    /// The log does not cover the revisions from the last compaction to the newest.
     History,
     /// Numbers that contradict each other.
     Numbers,
-    /// A key under a lease that does not exist.
+    /// A key with a lease that does not exist.
     Lease,
 }
 
-/// One thing that is wrong with a store.
+/// A fault of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     pub kind: FaultKind,
-    /// The key that it is about.
+    /// The key that has the fault, if it is about one.
     pub key: Option<Bytes>,
     pub reason: String,
 }
@@ -50,7 +50,7 @@ impl Fault {
         Self { kind, key: Some(key.clone()), reason }
     }
 
-    /// What a repair does about it; `None`: nothing.
+    /// What a repair does about the fault; `None` if nothing.
     pub fn repair(&self) -> Option<&'static str> {
         match self.kind {
             FaultKind::Pages => Some("the file is written anew"),
@@ -62,25 +62,25 @@ impl Fault {
     }
 }
 
-/// What a look into a store found.
+/// The result of a check.
 #[derive(Debug, Default)]
 pub struct Checked {
     pub faults: Vec<Fault>,
     pub revision: u64,
-    /// The keys as they stand, those that are set aside with placeholders; as far as anything could be read.
+    /// The keys that could be read, with placeholders for those that are set aside.
     pub kvs: Vec<KeyValue>,
     pub(super) leases: BTreeMap<LeaseId, u64>,
     pub(super) last_lease: u64,
 }
 
 impl Checked {
-    /// Whether nothing of the file can be relied on.
+    /// Whether nothing in the file can be relied on.
     pub fn is_unreadable(&self) -> bool {
         self.faults.iter().any(|fault| fault.kind == FaultKind::Unreadable)
     }
 }
 
-/// Looks into the store of a folder. Nothing is changed; no server may use it meanwhile.
+/// Checks the store in a folder. Changes nothing. No server may use the store at the same time.
 pub(crate) fn check(dir: &Path) -> Result<Checked, OpenError> {
     check_file(&file(dir))
 }
@@ -95,7 +95,7 @@ pub(super) fn check_with(path: &Path, open: Open<'_>) -> Result<Checked, OpenErr
     let mut faults = Vec::new();
     let unread = Unread::default();
     let open = || open(unread.clone());
-    // With the file as it is: a failed check of the pages leaves a database that cannot be read from.
+    // On the unchanged file: after a failed check of the pages, redb no longer reads from that database.
     match with_database(path, &open, |database| pages(database, path)) {
         Ok((true, true)) => {}
         Ok(_) => {
@@ -118,7 +118,7 @@ pub(super) fn check_with(path: &Path, open: Open<'_>) -> Result<Checked, OpenErr
     }
 }
 
-/// Damage is what is looked for; that the file cannot be used at all is an error.
+/// Returns the reason if the error is damage. If the file cannot be used at all, that remains an error.
 fn corruption(error: OpenError) -> Result<String, OpenError> {
     match error {
         OpenError::Corrupt { reason, .. } => Ok(reason),
@@ -126,8 +126,8 @@ fn corruption(error: OpenError) -> Result<String, OpenError> {
     }
 }
 
-/// Takes a step on the database; answers what that came to, and whether the database could be closed: redb panics on
-/// some damaged files.
+/// Runs a step on the database. Returns its result, and whether the database could be closed: redb panics on some
+/// damaged files.
 fn with_database<T>(
     path: &Path,
     open: &dyn Fn() -> Result<Database, OpenError>,
@@ -146,10 +146,10 @@ pub(super) fn close(database: Database, path: &Path) -> Result<(), OpenError> {
     })
 }
 
-/// The database, with its lock, in which nothing that is written reaches the disk.
+/// Opens the database with its lock, so that nothing that is written reaches the disk.
 pub(super) fn open(path: &Path, unread: Unread) -> Result<Database, OpenError> {
     let io_error = |source| OpenError::Io { path: path.to_owned(), source };
-    // Locks need a file that could be written to.
+    // Locking requires a file that is open for writing.
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(io_error)?;
     if file.metadata().map_err(io_error)?.len() == 0 {
         return Err(OpenError::Corrupt { path: path.to_owned(), reason: "the file is empty".to_owned() });
@@ -198,7 +198,7 @@ fn kvs(state: &State) -> Vec<KeyValue> {
     scan.kvs
 }
 
-/// Rows that the tables count and that are not reached.
+/// Finds rows that the tables count but that cannot be reached.
 fn missing(database: &Database, state: &State, damage: &Damage) -> Result<Vec<Fault>, LoadError> {
     let txn = database.begin_read()?;
     let (keys, leases) = (txn.open_table(KEYS)?, txn.open_table(LEASES)?);
@@ -237,7 +237,7 @@ fn of_damage(damage: &Damage, revision: u64) -> Vec<Fault> {
     faults
 }
 
-/// What each key says of itself, held against the store's numbers and leases.
+/// Checks each key against the store's numbers and leases.
 fn contradictions(checked: &Checked) -> Vec<Fault> {
     let mut faults = Vec::new();
     if let Some((highest, _)) = checked.leases.last_key_value()

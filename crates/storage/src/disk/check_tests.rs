@@ -1,4 +1,4 @@
-//! Stores that are damaged in one way or another: what a look into them finds, and what a repair makes of them.
+//! Damages stores in several ways, and tests what a check finds and what a repair does.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -28,7 +28,7 @@ fn file(dir: &TempDir) -> PathBuf {
     file::file(&dir.0)
 }
 
-/// A store with some keys, one of them under a lease, and a history.
+/// Returns a store with some keys, one of them with a lease, and a history.
 async fn filled(keys: usize) -> TempDir {
     let dir = TempDir::new();
     let store = Embedded::open(&dir.0, options()).unwrap();
@@ -44,7 +44,7 @@ async fn filled(keys: usize) -> TempDir {
     dir
 }
 
-/// Changes the file of a closed store behind its back.
+/// Changes the file of a closed store directly.
 fn edit(dir: &TempDir, change: impl FnOnce(&redb::WriteTransaction)) {
     let database = Database::open(file(dir)).unwrap();
     let txn = database.begin_write().unwrap();
@@ -73,7 +73,7 @@ async fn a_sound_store_has_no_faults_and_stays_as_it_is() {
     let found = check(&dir.0).unwrap();
     assert_eq!(found.faults, []);
     assert_eq!((found.kvs.len(), found.revision), (19, 23));
-    assert!(repair(&dir.0, |_| panic!("nothing is to be repaired")).unwrap().is_empty());
+    assert!(repair(&dir.0, |_| panic!("nothing needs a repair")).unwrap().is_empty());
     assert!(std::fs::read(file(&dir)).unwrap() == before);
 }
 
@@ -83,7 +83,7 @@ async fn a_store_that_was_killed_is_sound_too() {
     let store = Embedded::open(&dir.0, options()).unwrap();
     store.put("late".into(), "1".into(), Precondition::Any, None).await.unwrap();
     assert!(matches!(check(&dir.0), Err(OpenError::Locked(_))));
-    // As it is on the disk while the store is in use.
+    // The file as it is on the disk while the store is in use.
     let copy = TempDir::new();
     std::fs::create_dir_all(&copy.0).unwrap();
     std::fs::copy(file(&dir), file(&copy)).unwrap();
@@ -108,7 +108,7 @@ async fn flipped_bytes_are_found_or_meant_nothing() {
         std::fs::write(file(&dir), &damaged).unwrap();
         let found = match check(&dir.0) {
             Ok(found) => found,
-            // The number of the format is in one of these bytes.
+            // One of these bytes contains the number of the format.
             Err(error) => {
                 assert!(matches!(error, OpenError::Format { .. }), "byte {at}: {error}");
                 continue;
@@ -137,7 +137,7 @@ async fn flipped_bytes_are_found_or_meant_nothing() {
     assert!(harmless > 0 && repaired > 0 && lost > 0, "{harmless} {repaired} {lost}");
 }
 
-/// The file with a block that the disk cannot read.
+/// Checks the file with a block that the disk cannot read.
 fn check_with_bad_block(dir: &TempDir, at: u64) -> Result<Checked, OpenError> {
     let path = file(dir);
     check_with(&path, &|unread| {
@@ -198,7 +198,7 @@ async fn a_damaged_row_is_named_and_stays_set_aside() {
     let found = check(&dir.0).unwrap();
     let of_row = (FaultKind::Key, Some(&b"k005"[..]), "a row does not match its checksum");
     assert_eq!(only(&found), of_row);
-    // Nothing can be done about the row alone; something else is repaired around it.
+    // The row alone cannot be repaired. A repair of another fault leaves it as it is.
     assert!(repair(&dir.0, kept).unwrap().is_empty());
     edit(&dir, |txn| drop(txn.open_table(LOG).unwrap().remove(12).unwrap()));
     assert_eq!(repair(&dir.0, kept).unwrap().len(), 1);
@@ -271,7 +271,7 @@ async fn what_contradicts_itself_is_found_and_repaired() {
     }
 }
 
-/// What a look at the whole file finds while it is in use.
+/// Returns the result of a scrub of the whole file while it is in use.
 async fn scrubbed(store: &Embedded) -> (u64, Vec<ScrubFault>) {
     let (mut keys, mut faults, mut from) = (0, Vec::new(), None);
     loop {
@@ -285,7 +285,7 @@ async fn scrubbed(store: &Embedded) -> (u64, Vec<ScrubFault>) {
     }
 }
 
-/// Where the file of a store holds some bytes.
+/// Where the file of a store contains these bytes.
 fn places(dir: &TempDir, bytes: &[u8]) -> Vec<u64> {
     let file = std::fs::read(file(dir)).unwrap();
     let found: Vec<u64> = (0..)
@@ -297,7 +297,7 @@ fn places(dir: &TempDir, bytes: &[u8]) -> Vec<u64> {
     found
 }
 
-/// Changes the file of a store that is in use, behind its back.
+/// Changes the file of a store that is in use.
 fn write_at(dir: &TempDir, places: &[u64], bytes: &[u8]) {
     let on_disk = std::fs::File::options().write(true).open(file(dir)).unwrap();
     places.iter().for_each(|at| on_disk.write_all_at(bytes, *at).unwrap());
@@ -306,7 +306,7 @@ fn write_at(dir: &TempDir, places: &[u64], bytes: &[u8]) {
 #[tokio::test]
 async fn damage_shows_while_the_store_is_in_use() {
     let dir = filled(20).await;
-    // All of it is in the cache of the database.
+    // The database has all of it in its cache.
     let store = Embedded::open(&dir.0, options()).unwrap();
     for n in 0..5u8 {
         // More than one step reads.
@@ -329,13 +329,13 @@ async fn damage_shows_while_the_store_is_in_use() {
     assert_eq!(Embedded::memory(options()).scrub(None).await.unwrap(), None);
 }
 
-/// A restart reads more than the keys: all of it is looked at, from the first look on.
+/// A restart reads more than the keys, so a scrub reads the whole file, from the first scrub on.
 #[tokio::test]
 async fn leases_and_log_are_looked_at_too() {
     let dir = filled(20).await;
     let store = Embedded::open(&dir.0, options()).unwrap();
     let lease = [1u64.to_le_bytes(), 60u64.to_le_bytes()].concat();
-    // What the first write of the log had in the way: the value that `again` has replaced.
+    // The log contains the value that `again` has replaced.
     for (what, bytes) in [("leases", lease.as_slice()), ("log", &[0; 700])] {
         let places = if what == "log" { vec![log_record(&dir)] } else { places(&dir, bytes) };
         write_at(&dir, &places, &[0xee]);
@@ -346,9 +346,9 @@ async fn leases_and_log_are_looked_at_too() {
     }
 }
 
-/// Where a record of the log holds the value that was written over.
+/// Where a record of the log contains the overwritten value.
 fn log_record(dir: &TempDir) -> u64 {
-    // Key, a value before, its four numbers, its length: only the log has these before a value.
+    // The key, the marker of a previous value, its four numbers, its length: only the log has these before a value.
     let head = [&b"k000"[..], &[1]].concat();
     let found: Vec<u64> = places(dir, &head);
     let bytes = std::fs::read(file(dir)).unwrap();
@@ -391,7 +391,7 @@ fn a_repair_that_finds_no_room_leaves_nothing_behind() {
     edit(&dir, |txn| drop(txn.open_table(LOG).unwrap().remove(12).unwrap()));
     let bytes = std::fs::read(file(&dir)).unwrap();
     std::thread::scope(|scope| {
-        // A mount namespace of this thread alone, with a disk on which there is room for the file and little else.
+        // A mount namespace of this thread alone, with a disk that has little more room than the file needs.
         let work = || {
             unshare(CloneFlags::CLONE_NEWNS).unwrap();
             let (none, flags) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);

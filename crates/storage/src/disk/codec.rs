@@ -1,12 +1,12 @@
-//! Rows as bytes. Every row ends with a checksum over its key and its body.
+//! Encodes rows as bytes. Every row ends with a checksum over its key and its body.
 //!
-//! A row of `keys` holds where the key stands: create revision, mod revision, version, lease (0 for
-//! none), each as a little-endian u64, then the value.
+//! A row of `keys` contains the state of the key: create revision, mod revision, version, lease (0 for none), each as a
+//! little-endian u64, then the value.
 //!
-//! A row of `log` holds how to undo a revision: a u32 count of events, then for each its kind (0 put,
-//! 1 delete), its key, and whether there was a value before, with that as in `keys`. Keys and values
-//! have a u32 length before them. What an event wrote is the next event's value before, or the one
-//! in `keys`, so each value is stored twice at most.
+//! A row of `log` contains how to undo a revision: a u32 count of events, then for each its kind (0 put, 1 delete), its
+//! key, and whether there was a value before, with that value in the form of `keys`. Keys and values have a u32 length
+//! before them. The value that an event wrote is the previous value of the next event, or the one in `keys`, so each
+//! value is stored at most twice.
 
 use bytes::Bytes;
 
@@ -28,7 +28,7 @@ pub(super) enum CodecError {
 
 type Result<T> = std::result::Result<T, CodecError>;
 
-/// An event as the log keeps it: without what it wrote.
+/// An event as stored in the log: without the value it wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Undo {
     pub(super) kind: EventKind,
@@ -72,7 +72,7 @@ pub(super) fn encode_undo(row: &mut Vec<u8>, revision: u64, events: &[Event]) {
 pub(super) fn decode_undo(revision: u64, row: &[u8]) -> Result<Vec<Undo>> {
     let mut reader = Reader(open(row, &revision.to_le_bytes())?);
     let count = reader.len()?;
-    // The count is not trusted with an allocation: each event has its bytes or decoding ends.
+    // The count is not used to allocate memory: decoding ends when the bytes of an event are missing.
     let mut events = Vec::new();
     for _ in 0..count {
         let kind = match reader.byte()? {
@@ -99,7 +99,7 @@ fn put_numbers(row: &mut Vec<u8>, kv: &KeyValue) {
     }
 }
 
-/// Lengths are bounded by the limits on keys, values and transactions, far below 4 GiB.
+/// Lengths are limited by the limits on keys, values and transactions, far below 4 GiB.
 fn put_len(row: &mut Vec<u8>, len: usize) {
     row.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
 }
@@ -114,8 +114,8 @@ fn open<'a>(row: &'a [u8], key: &[u8]) -> Result<&'a [u8]> {
     if checksum(key, body) == u64::from_le_bytes(*sum) { Ok(body) } else { Err(CodecError::Checksum) }
 }
 
-/// Every step is a bijection of the sum so far, so any change within one word of eight bytes shows;
-/// a wider one escapes once in 2^64.
+/// Each step is a bijection of the sum so far, so any change within one word of eight bytes is detected; a larger
+/// change goes undetected once in 2^64.
 pub(super) fn checksum(key: &[u8], body: &[u8]) -> u64 {
     const PRIME: u64 = 0x9e37_79b9_7f4a_7c15;
     let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(PRIME).rotate_left(29);
@@ -165,7 +165,7 @@ impl<'a> Reader<'a> {
         Ok(with_numbers(key, numbers, value))
     }
 
-    /// The rest is the value.
+    /// Reads a key's state; the rest of the row is the value.
     fn key_value(&mut self, key: Bytes) -> Result<KeyValue> {
         let numbers = [self.number()?, self.number()?, self.number()?, self.number()?];
         Ok(with_numbers(key, numbers, self.0))

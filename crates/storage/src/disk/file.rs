@@ -1,4 +1,4 @@
-//! The store's file: its name, how it is opened, and why it could not be.
+//! The store's file: its name, how it is opened, and the errors of opening it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -30,24 +30,24 @@ pub enum OpenError {
     Thread(#[source] io::Error),
 }
 
-/// Where the file of the store in a folder is.
+/// The path of the store's file in a folder.
 pub(crate) fn file(dir: &Path) -> PathBuf {
     dir.join(FILE_NAME)
 }
 
-/// Opens it for reading and writing; makes it where there is none.
+/// Opens the file for reading and writing; creates it if it does not exist.
 pub(super) fn open_file(dir: &Path, path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    // The file's name has to be as durable as what is written to it.
+    // The file's name must be as durable as its content.
     File::open(dir)?.sync_all()?;
-    // What an earlier sync has failed to write is not to be read from memory.
+    // Data that an earlier sync failed to write must not be read from memory.
     file.sync_all()?;
     posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
     Ok(file)
 }
 
-/// redb panics on some damaged files; to its user that is a damaged file like any other.
+/// Runs `open`. redb panics on some damaged files; this returns an error for them, as for other damage.
 pub(super) fn guarded<T>(path: &Path, open: impl FnOnce() -> Result<T, OpenError>) -> Result<T, OpenError> {
     std::panic::catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|_| {
         Err(OpenError::Corrupt { path: path.to_owned(), reason: "the database cannot be read".to_owned() })

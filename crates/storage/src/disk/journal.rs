@@ -1,4 +1,4 @@
-//! Writes batches: one database transaction, one fsync each.
+//! Writes batches: one database transaction and one fsync for each.
 
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,11 +14,11 @@ use crate::engine::batch::Batch;
 use crate::engine::journal::{CommitError, Fate, Journal, RawFile, Room, Rows};
 use crate::engine::scrub::bound;
 
-/// The keys as they stand.
+/// The current state of the keys.
 pub(super) const KEYS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("keys");
 /// How to undo each revision since the last compaction.
 pub(super) const LOG: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("log");
-/// Leases and their time to live in seconds.
+/// Leases with their time to live in seconds.
 pub(super) const LEASES: TableDefinition<'static, u64, u64> = TableDefinition::new("leases");
 pub(super) const META: TableDefinition<'static, &str, u64> = TableDefinition::new("meta");
 
@@ -26,17 +26,17 @@ pub(super) const META_FORMAT: &str = "format";
 pub(super) const META_REVISION: &str = "revision";
 pub(super) const META_COMPACTED: &str = "compacted";
 pub(super) const META_LAST_LEASE: &str = "last_lease";
-/// Goes up with every batch, also with one that takes no revision; absent before the first.
+/// Increases with every batch, including those without a revision; missing before the first batch.
 pub(super) const META_BATCH: &str = "batch";
 
-/// By what a batch is known again.
+/// The numbers that identify a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) batch: u64,
     pub(super) revision: u64,
 }
 
-/// Opens the database of a store, as often as it is needed.
+/// Opens the database of a store; called again after failed commits.
 pub(super) type Opener = Box<dyn FnMut() -> Result<Database, OpenError> + Send>;
 
 pub(crate) struct RedbJournal {
@@ -45,7 +45,7 @@ pub(crate) struct RedbJournal {
     database: Option<Database>,
     reserve: Arc<Reserve>,
     path: PathBuf,
-    /// The last batch that is durable, and the one that was tried after it.
+    /// The last durable batch, and the batch that was tried after it.
     durable: Mark,
     tried: Mark,
     row: Vec<u8>,
@@ -64,7 +64,7 @@ impl RedbJournal {
         Ok(Self { opener, database, reserve, path, durable, tried, row, raw: None })
     }
 
-    /// With who looks at the file beside the database.
+    /// Adds the reader of the raw file.
     pub(super) fn with_raw(self, raw: Arc<dyn RawFile>) -> Self {
         Self { raw: Some(raw), ..self }
     }
@@ -108,9 +108,9 @@ impl RedbJournal {
             meta.insert(META_COMPACTED, batch.compacted)?;
             meta.insert(META_LAST_LEASE, batch.last_lease)?;
         }
-        // The default durability: returns after the fsync.
+        // With redb's default durability, this returns after the fsync.
         txn.commit()?;
-        // A reserve for the usual row; one giant value need not be held for good.
+        // Keeps the buffer for rows of common size, but not for a huge value.
         self.row.shrink_to(64 * 1024);
         Ok(())
     }
@@ -128,8 +128,8 @@ impl Journal for RedbJournal {
         }
     }
 
-    /// After a failed sync the kernel may hold pages for written that never reached the disk. So the file is read from
-    /// the disk again, by a database that checks every page.
+    /// After a failed sync the kernel may treat pages as written that never reached the disk. Therefore the file is
+    /// read from the disk again, by a database that checks every page.
     fn reopen(&mut self) -> Result<Fate, CommitError> {
         if let Some(failed) = self.database.take() {
             let _ = guarded(|| {
@@ -162,7 +162,7 @@ impl Journal for RedbJournal {
     }
 
     fn shrink(&mut self) -> Result<(), CommitError> {
-        // Whatever fails, no batch is in question.
+        // If this fails, no batch is affected.
         self.tried = self.durable;
         let Some(database) = &mut self.database else { return Ok(()) };
         guarded(|| match database.compact() {
@@ -195,7 +195,7 @@ impl Journal for RedbJournal {
         self.raw.clone()
     }
 
-    /// The database keeps to itself what fails while it is closed.
+    /// Closes the database. redb does not report errors while it closes; the reserve file has recorded them.
     fn close(self) -> Result<(), CommitError> {
         let Some(database) = self.database else { return Ok(()) };
         self.reserve.take_failure();
@@ -218,7 +218,7 @@ fn mark_of(database: &Database) -> Result<Mark, redb::Error> {
     Ok(Mark { batch: number(META_BATCH)?, revision: number(META_REVISION)? })
 }
 
-/// What a step on the database came to; redb panics on some damaged files.
+/// Runs a step on the database; redb panics on some damaged files.
 fn guarded<T>(step: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, CommitError> {
     match catch_unwind(AssertUnwindSafe(step)) {
         Ok(Ok(done)) => Ok(done),

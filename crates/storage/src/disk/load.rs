@@ -1,6 +1,6 @@
-//! Reads a database back into a state: the keys as they stand, then the log backwards to the last
-//! compaction, then forwards again as if it happened now. What is damaged is set aside: a key gets a placeholder, and
-//! the history begins after a record of the log that cannot be read.
+//! Loads the state from a database: first the current keys, then the log backwards to the last compaction, then
+//! forwards again as if the commits happened now. Damaged rows are set aside: a key gets a placeholder, and the history
+//! starts after a log record that cannot be read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,14 +42,14 @@ from_redb!(redb::TransactionError, redb::TableError, redb::StorageError, redb::C
 
 type Keys = BTreeMap<Bytes, KeyValue>;
 
-/// The state as it is in a database that may be written to; what cannot be relied on is an error.
+/// Loads the state from a database that will be written to. Damage that makes the state unreliable is an error.
 pub(super) fn load(database: &Database) -> Result<State, LoadError> {
     prepare(database)?;
     let Loaded { state, mut damage, compacted } = read(database)?;
     if let Some((_, error)) = damage.unreadable.pop() {
         return Err(error.into());
     }
-    // Going on from an older revision would take what was acknowledged for never written.
+    // Continuing from an older revision would treat acknowledged writes as if they had never been made.
     if let Some((found, newest)) = damage.ahead {
         return Err(LoadError::Ahead { found, newest });
     }
@@ -57,11 +57,11 @@ pub(super) fn load(database: &Database) -> Result<State, LoadError> {
     Ok(state)
 }
 
-/// What a database holds, and all that is wrong with it.
+/// The content of a database, and everything that is wrong with it.
 pub(super) struct Loaded {
     pub(super) state: State,
     pub(super) damage: Damage,
-    /// Up to where history was dropped before, whatever damage has cost since.
+    /// The compaction before any history was lost to damage.
     pub(super) compacted: u64,
 }
 
@@ -119,21 +119,22 @@ pub(super) fn read(database: &Database) -> Result<Loaded, LoadError> {
     Ok(Loaded { state, damage, compacted })
 }
 
-/// What a file holds, as far as it can be read.
+/// The readable content of a file.
 struct Found {
     keys: Keys,
     damage: Damage,
 }
 
 impl Found {
-    /// Puts a placeholder in place of a key that cannot be read, so that it is seen and can be deleted.
+    /// Replaces an unreadable key with a placeholder, so that it is visible and can be deleted.
     fn set_aside(&mut self, key: &Bytes, revision: u64, reason: &str) {
         self.keys.insert(key.clone(), placeholder(key, revision, reason));
         self.damage.keys.insert(key.clone(), reason.to_owned());
     }
 
-    /// Takes revision after revision out of the keys, down to `base` or to the first record that cannot be read: what
-    /// was there before it is unknown, what came after is whole. Answers where that ended and what it passed.
+    /// Undoes one revision after the other in the keys, down to `base` or to the first record that cannot be read: the
+    /// state before that is unknown, the history after it is complete. Returns the revision where it stopped and the
+    /// commits it undid.
     fn walk_back(
         &mut self,
         log: &impl ReadableTable<u64, &'static [u8]>,
@@ -169,7 +170,7 @@ impl Found {
 
     fn fits(&mut self, revision: u64, undo: &[Undo]) -> bool {
         for event in undo {
-            // Nobody can say any more which revision a damaged key is of: of the last one that wrote it.
+            // The revision of a damaged key is unknown; it gets that of the last event that wrote it.
             if event.kind == EventKind::Put
                 && self.damage.keys.contains_key(&event.key)
                 && let Some(kv) = self.keys.get_mut(&event.key)
@@ -184,7 +185,7 @@ impl Found {
         undo.iter().all(|event| fits(&self.keys, revision, event))
     }
 
-    /// A write that was acknowledged and is not there as it was written must not go unnoticed.
+    /// Sets aside the keys of an acknowledged write that is not stored as written: it must not go unnoticed.
     fn mark_misfits(&mut self, revision: u64, undo: &[Undo]) {
         for event in undo.iter().filter(|event| !fits(&self.keys, revision, event)).collect::<Vec<_>>() {
             let what = if event.kind == EventKind::Put { "written" } else { "deleted" };
@@ -194,7 +195,7 @@ impl Found {
     }
 }
 
-/// Whether a key stands as this event of that revision has left it.
+/// Whether the key's state is the one after this event of that revision.
 fn fits(keys: &Keys, revision: u64, event: &Undo) -> bool {
     match (event.kind, keys.get(&event.key)) {
         (EventKind::Put, Some(kv)) => kv.mod_revision == revision,
@@ -214,17 +215,17 @@ fn placeholder(key: &Bytes, revision: u64, reason: &str) -> KeyValue {
     }
 }
 
-/// What could not be read.
+/// The damage found in a file.
 #[derive(Debug, Default)]
 pub(super) struct Damage {
-    /// Keys that were set aside, and why.
+    /// The keys that were set aside, with the reasons.
     pub(super) keys: BTreeMap<Bytes, String>,
-    /// The revision whose record is damaged, after which the history begins anew, and why.
+    /// The revision of the damaged record after which the history starts, and the reason.
     pub(super) history_lost: Option<u64>,
     pub(super) reason: String,
-    /// The newest revision of the log, where the newest one is said to be the second.
+    /// The newest revision in the log, and the lower one that is recorded as the newest.
     pub(super) ahead: Option<(u64, u64)>,
-    /// Tables of which not all rows can be reached.
+    /// Tables with rows that cannot be reached.
     pub(super) unreadable: Vec<(&'static str, redb::Error)>,
 }
 
@@ -257,12 +258,12 @@ impl Damage {
     }
 }
 
-/// The newest record is what a crash could have cut; any other was whole once.
+/// Only the newest record can be incomplete after a crash; all others were complete before.
 pub(super) fn place(lost: u64, newest: u64) -> &'static str {
     if lost == newest { "tail" } else { "middle" }
 }
 
-/// Makes a new database into a store, or sees that it is one of ours and of today's format.
+/// Initializes a new database as a store, or checks that it is a Knarr store and migrates it to the current format.
 pub(super) fn prepare(database: &Database) -> Result<(), LoadError> {
     let txn = database.begin_read()?;
     let tables: Vec<String> = txn.list_tables()?.map(|table| table.name().to_owned()).collect();
@@ -289,7 +290,7 @@ pub(super) fn prepare(database: &Database) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Takes one revision, which fits, out of the keys and answers what it had done.
+/// Undoes one revision, which must fit, in the keys, and returns its commit.
 fn go_back(keys: &mut Keys, revision: u64, undo: Vec<Undo>) -> Commit {
     let mut events = Vec::with_capacity(undo.len());
     for Undo { kind, key, prev } in undo {

@@ -1,5 +1,5 @@
-//! Looks at the bytes of the store's file while it is in use: with a descriptor of its own, since redb goes on no more
-//! after a read that failed, and answers from its cache what it has there.
+//! Scrubs the bytes of the store's file while it is in use. Uses a file descriptor of its own, because redb stops
+//! working after a failed read, and answers reads from its cache.
 
 use std::fs::File;
 use std::io;
@@ -12,18 +12,18 @@ use super::blocks::{BLOCK, Blocks, sum};
 use crate::engine::journal::{FileStep, RawFile};
 use crate::types::ScrubFault;
 
-/// Bytes that one step reads.
+/// The number of bytes that one step reads.
 const STEP_BYTES: usize = 1024 * 1024;
-/// Blocks of a step that cannot be read, after which its rest is left out: a dying disk takes seconds for each.
+/// After this many unreadable blocks, the rest of a step is skipped: a dying disk takes seconds for each.
 const MOST_UNREADABLE: usize = 4;
 
-/// Where the bytes come from.
+/// The source of the bytes.
 pub(super) trait Source: Send + Sync + std::fmt::Debug {
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<usize>;
 }
 
 impl Source for File {
-    /// From the disk, not from what the kernel remembers of it.
+    /// Reads from the disk, not from the page cache.
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
         let (at, len) = (offset.cast_signed(), out.len() as i64);
         let _ = posix_fadvise(self, at, len, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
@@ -35,7 +35,7 @@ impl Source for File {
 pub(super) struct Looker<S> {
     source: S,
     blocks: Arc<Blocks>,
-    /// Whether this look has found something; held during a step.
+    /// Whether this scrub has found a fault; locked during a step.
     damaged: Mutex<bool>,
 }
 
@@ -65,15 +65,15 @@ impl<S: Source> RawFile for Looker<S> {
     }
 }
 
-/// What a step has read.
+/// The result of reading one step.
 #[derive(Debug, Default)]
 struct Read {
-    /// Of each block; `None`: it could not be read.
+    /// The checksum of each block; `None` if it could not be read.
     sums: Vec<Option<u32>>,
     bytes: u64,
-    /// Whether the file goes on no further.
+    /// Whether the end of the file was reached.
     ended: bool,
-    /// First block, number of blocks, why.
+    /// The first block, the number of blocks, and the reason.
     unreadable: Vec<(u64, u64, String)>,
 }
 
@@ -113,7 +113,7 @@ impl Read {
     }
 }
 
-/// Faults with those that follow one another made into one.
+/// Merges faults of adjacent blocks.
 fn merged(mut faults: Vec<(u64, u64, String)>) -> Vec<ScrubFault> {
     faults.sort();
     let mut merged: Vec<(u64, u64, String)> = Vec::new();
@@ -133,7 +133,7 @@ fn merged(mut faults: Vec<(u64, u64, String)>) -> Vec<ScrubFault> {
 mod tests {
     use super::*;
 
-    /// A file of which some blocks cannot be read.
+    /// A file with blocks that cannot be read.
     #[derive(Debug)]
     struct Disk(Vec<u8>, Vec<u64>);
 
@@ -181,12 +181,9 @@ mod tests {
         assert_eq!(step.bytes, (256 - 3) * BLOCK);
         let step = bad.look(STEP_BYTES as u64);
         assert_eq!((places(&step).len(), step.next, step.damaged), (1, None, true));
-        assert!(
-            sound.look(STEP_BYTES as u64).faults.is_empty(),
-            "what cannot be read is not known otherwise"
-        );
+        assert!(sound.look(STEP_BYTES as u64).faults.is_empty(), "an unreadable block has no checksum");
 
-        // A disk that reads nothing is not asked for each block.
+        // A disk that reads nothing is not read block by block.
         let dead = Looker::new(Disk(vec![7; len], (0..300).collect()), blocks);
         let step = dead.look(0);
         assert_eq!(places(&step), [format!("bytes 0 to 1048575: {eio}")]);

@@ -1,22 +1,22 @@
-//! Brings a database of an older format to today's: step after step, all in one transaction.
+//! Migrates a database from an older format to the current one: step after step, all in one transaction.
 //!
-//! A change of what rows mean is a step here, and at the end of [`STEPS`]. The files of `fixtures/` are of the formats
-//! that there have been; tests open each of them.
+//! A change of the meaning of rows is a step in this file, added at the end of [`STEPS`]. `fixtures/` contains a file
+//! of each former format; tests open all of them.
 
 use redb::{Database, ReadableDatabase, WriteTransaction};
 
 use super::journal::{META, META_FORMAT};
 use super::load::LoadError;
 
-/// The oldest format that can be read.
+/// The oldest supported format.
 pub(super) const OLDEST: u64 = 1;
-/// The steps from each format since to the next.
+/// The steps, each from one format to the next.
 pub(super) const STEPS: &[Step] = &[];
 
 /// The format that this version writes.
 pub(super) const FORMAT: u64 = newest(STEPS);
 
-/// Brings everything from one format to the next. What it writes is kept only if all steps succeed.
+/// Migrates everything from one format to the next. The changes are kept only if all steps succeed.
 pub(super) type Step = fn(&WriteTransaction) -> Result<(), redb::Error>;
 
 /// The format that these steps lead to.
@@ -24,8 +24,8 @@ pub(super) const fn newest(steps: &[Step]) -> u64 {
     OLDEST + steps.len() as u64
 }
 
-/// Makes sure that a database has the format that the steps lead to. A newer one is refused: what it holds would be
-/// taken for something else.
+/// Migrates a database to the format that the steps lead to. A newer format is refused, because its content would be
+/// misread.
 pub(super) fn migrate(database: &Database, steps: &[Step]) -> Result<(), LoadError> {
     let found = database.begin_read()?.open_table(META)?.get(META_FORMAT)?.map(|format| format.value());
     let found = found.ok_or(LoadError::Foreign)?;
@@ -42,6 +42,6 @@ pub(super) fn migrate(database: &Database, steps: &[Step]) -> Result<(), LoadErr
     due.iter().try_for_each(|step| step(&txn))?;
     txn.open_table(META)?.insert(META_FORMAT, newest)?;
     txn.commit()?;
-    tracing::info!(from = found, to = newest, "the store was brought to a newer format");
+    tracing::info!(from = found, to = newest, "migrated the store to a newer format");
     Ok(())
 }

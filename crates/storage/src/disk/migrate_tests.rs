@@ -1,4 +1,5 @@
-//! Stores of former formats: files of `fixtures/` as they were written, and formats that exist in these tests alone.
+//! Tests stores of former formats: files in `fixtures/` as they were written, and formats that only exist in these
+//! tests.
 
 use std::path::PathBuf;
 
@@ -18,13 +19,13 @@ fn options() -> Options {
     Options { reserve_bytes: 0, ..Options::default() }
 }
 
-/// Where the file of a format is, without the zeros that most of it is made of.
+/// The path of the file of a format. It is stored without the zeros that most of it consists of.
 fn fixture(format: u64) -> PathBuf {
     let name = format!("src/disk/fixtures/format-{format}.bin");
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// What every fixture holds.
+/// Writes the content of every fixture.
 async fn fill(store: &Embedded) {
     let lease = store.grant_lease(3600).await.unwrap();
     for (key, value, lease) in [
@@ -39,8 +40,8 @@ async fn fill(store: &Embedded) {
     store.delete("/registry/core/configmaps/default/b".into(), Precondition::Exists).await.unwrap();
 }
 
-/// A file as runs of bytes between zeros: offset and length of each (u32, little-endian), then its bytes; first the
-/// length of the whole.
+/// Encodes a file as runs of bytes between zeros: first the length of the whole, then for each run its offset and
+/// length (u32, little-endian) and its bytes.
 fn pack(bytes: &[u8]) -> Vec<u8> {
     const GAP: usize = 16;
     let number = |n: usize| u32::try_from(n).unwrap().to_le_bytes();
@@ -76,7 +77,7 @@ fn unpacked(format: u64) -> TempDir {
 }
 
 #[tokio::test]
-#[ignore = "writes the fixture of today's format, where a new one is wanted"]
+#[ignore = "writes the fixture of the current format, to be run after a change of format"]
 async fn write_fixture() {
     let dir = TempDir::new();
     let store = Embedded::open(&dir.0, options()).unwrap();
@@ -87,7 +88,7 @@ async fn write_fixture() {
     std::fs::write(fixture(FORMAT), packed).unwrap();
 }
 
-/// Whatever format a file has been written in, today's program reads all of it: keys, leases, history.
+/// The current program reads a file of any format completely: keys, leases, history.
 #[tokio::test]
 async fn files_of_every_format_open_with_everything_in_them() {
     for format in OLDEST..=FORMAT {
@@ -135,7 +136,7 @@ fn fixtures_are_packed_and_unpacked() {
 
 const ADDED: TableDefinition<'static, &str, u64> = TableDefinition::new("added");
 
-/// Every value gets a byte in front.
+/// Adds a byte in front of every value.
 fn second(txn: &WriteTransaction) -> Result<(), redb::Error> {
     let mut keys = txn.open_table(KEYS)?;
     let rows: Vec<(Vec<u8>, Vec<u8>)> = keys
@@ -152,7 +153,7 @@ fn second(txn: &WriteTransaction) -> Result<(), redb::Error> {
     Ok(())
 }
 
-/// A new table, from what the step before has left.
+/// Adds a table, from the result of the step before.
 fn third(txn: &WriteTransaction) -> Result<(), redb::Error> {
     let sum = {
         let keys = txn.open_table(KEYS)?;
@@ -202,7 +203,7 @@ fn steps_are_taken_in_order_from_where_a_file_is_and_once() {
             "the third step saw what the second did"
         );
     }
-    assert!(matches!(migrate(&database, &steps[..1]), Err(LoadError::Format(3))), "there is no way back");
+    assert!(matches!(migrate(&database, &steps[..1]), Err(LoadError::Format(3))), "newer is refused");
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! The file behind the embedded engine: a redb database with the keys as they stand and the log to
-//! go back from there.
+//! The file of the embedded engine: a redb database with the current keys and the log to undo revisions.
 
 mod blocks;
 pub(crate) mod check;
@@ -43,7 +42,7 @@ use reserve::{Reserve, ReservedFile};
 pub use restore::{Entry, WriteError};
 pub use rewrite::RepairError;
 
-/// Opens the store in a folder; also answers where its file is.
+/// Opens the store in a folder; also returns the path of its file.
 pub(crate) fn open(dir: &Path, options: &Options) -> Result<(RedbJournal, State, PathBuf), OpenError> {
     let path = file::file(dir);
     let io_error = |source| OpenError::Io { path: path.clone(), source };
@@ -57,8 +56,8 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<(RedbJournal, State,
     Ok((journal.with_raw(Arc::new(looker)), state, path))
 }
 
-/// Makes the file where there is none: under another name until redb has written what it recognizes its files by. A process
-/// that is killed in between, or finds the disk full, leaves no file that never opens.
+/// Creates the file if it does not exist. It has another name until redb has written the header by which it recognizes
+/// its files. A process that is killed in between, or finds the disk full, leaves no file that can never be opened.
 fn create_whole(dir: &Path, path: &Path) -> Result<(), OpenError> {
     if path.exists() {
         return Ok(());
@@ -70,7 +69,7 @@ fn create_whole(dir: &Path, path: &Path) -> Result<(), OpenError> {
         let file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(&new);
         let made = redb::Builder::new().create_file(file.map_err(io_error)?);
         drop(made.map_err(|error| database_error(path, error))?);
-        // Another process may have been quicker; its file stays.
+        // Another process may have been faster; its file is kept.
         match std::fs::hard_link(&new, path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             // A file system without hard links.
@@ -82,12 +81,12 @@ fn create_whole(dir: &Path, path: &Path) -> Result<(), OpenError> {
             linked => linked.map_err(io_error),
         }
     });
-    // One that a killed process has left is small, and does no harm.
+    // A file left by a killed process is small and harmless.
     let _ = std::fs::remove_file(&new);
     made
 }
 
-/// How the store's file is opened: at the start, and again after a write that failed.
+/// Returns the function that opens the store's file: at the start, and again after a failed write.
 fn opener(dir: &Path, path: &Path, cache_bytes: usize, reserve: Arc<Reserve>, blocks: Arc<Blocks>) -> Opener {
     let (dir, path) = (dir.to_owned(), path.to_owned());
     Box::new(move || {
@@ -102,7 +101,7 @@ fn opener(dir: &Path, path: &Path, cache_bytes: usize, reserve: Arc<Reserve>, bl
     })
 }
 
-/// Opens the database, reads the state from it and makes it ready to be written.
+/// Opens the database, loads the state from it and prepares it for writing.
 fn start(mut opener: Opener, reserve: Arc<Reserve>, path: &Path) -> Result<(RedbJournal, State), OpenError> {
     let database = opener()?;
     guarded(path, || {

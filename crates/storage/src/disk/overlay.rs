@@ -1,6 +1,6 @@
-//! The store's file as it is, with all that is written to it kept in memory: what looks into a store may let redb mend
-//! what it needs, and nothing changes on the disk. Blocks that the disk cannot read are zeros, which match no checksum:
-//! after an error redb would read nothing else any more.
+//! The store's file, with all writes to it kept in memory. With it a check lets redb repair what it needs, and nothing
+//! changes on the disk. Blocks that the disk cannot read are returned as zeros, which match no checksum: after a read
+//! error redb would refuse all other reads.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -11,10 +11,11 @@ use nix::libc;
 use redb::{BackendError, StorageBackend};
 
 const BLOCK: u64 = 4096;
-/// Blocks kept in memory: redb writes what it knows about free pages, not the rows.
+/// The maximum number of blocks in memory. It is sufficient because redb only writes its records of free pages, not the
+/// rows.
 const MOST_BLOCKS: usize = 64 * 1024;
 
-/// Where each block begins that could not be read, and why.
+/// The offsets of the blocks that could not be read, with the reasons.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Unread(Arc<Mutex<BTreeMap<u64, String>>>);
 
@@ -23,7 +24,7 @@ impl Unread {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stretches of such blocks, in words.
+    /// Describes the ranges of such blocks.
     pub(super) fn words(&self) -> Vec<String> {
         let mut stretches: Vec<(u64, u64, String)> = Vec::new();
         for (at, reason) in self.blocks().iter() {
@@ -37,7 +38,7 @@ impl Unread {
     }
 }
 
-/// Whether the disk, or the file system on it, does not give back what was written.
+/// Whether the error means that the disk, or the file system on it, does not return what was written.
 pub fn is_damaged_disk(error: &io::Error) -> bool {
     let codes = [libc::EIO, libc::EBADMSG, libc::EUCLEAN, libc::EREMOTEIO, libc::ENODATA, libc::EILSEQ];
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
@@ -79,7 +80,7 @@ impl<B: StorageBackend> Overlay<B> {
         }
     }
 
-    /// Reads what can be read, and notes the rest.
+    /// Reads the readable blocks, and records the others.
     fn read_parts(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let mut done = 0;
         for (block, within, len) in parts(offset, out.len()) {
@@ -97,7 +98,7 @@ impl<B: StorageBackend> Overlay<B> {
     }
 }
 
-/// The parts of a range of bytes, block by block: the block's number, where the part begins in it, its length.
+/// Splits a range of bytes by block: the block's number, the offset of the part in it, and its length.
 fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -133,8 +134,8 @@ impl<B: StorageBackend> StorageBackend for Overlay<B> {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut written = self.written();
         if len < written.len {
-            // What is cut off does not come back when the file grows again; that the file still has it does no harm:
-            // redb writes a page before it reads it.
+            // Blocks that are cut off must not reappear when the file grows again. The underlying file still has its
+            // own bytes there, which is harmless: redb writes a page before it reads it.
             written.blocks.retain(|block, _| block * BLOCK < len);
         }
         written.len = len;

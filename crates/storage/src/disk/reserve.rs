@@ -1,7 +1,7 @@
-//! Room that is kept for deletions: a file beside the store that shrinks when the disk is full.
+//! Disk space reserved for deletions: a file beside the store that shrinks when the disk is full.
 //!
-//! A write that finds no room takes what it needs from the reserve and is repeated, so that it goes through. The engine
-//! sees that the reserve is not whole and refuses what would make the store larger.
+//! A write that finds no space takes what it needs from the reserve and is repeated, so that it succeeds. The engine
+//! sees that the reserve is incomplete and refuses writes that make the store larger.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,34 +18,35 @@ use super::blocks::Blocks;
 use crate::engine::journal::Room;
 
 const FILE_NAME: &str = "store.reserve";
-/// What is taken from the reserve at once, at least.
+/// The minimum amount that is taken from the reserve at once.
 const STEP_BYTES: u64 = 1024 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Reserve {
-    /// `None`: no reserve is kept.
+    /// `None` if there is no reserve.
     file: Option<File>,
     size: u64,
-    /// How much of it is there.
+    /// The present size of the reserve.
     left: AtomicU64,
-    /// What failed on the store's file since somebody asked.
+    /// The last error on the store's file since the last call of [`Reserve::take_failure`].
     failure: Mutex<Option<String>>,
 }
 
 impl Reserve {
-    /// The reserve in a folder. A disk too full for it, or one that cannot allocate, does not keep the store closed.
+    /// Opens the reserve in a folder. If the disk is too full for it, or cannot allocate space, the store opens without
+    /// it.
     pub(super) fn open(dir: &Path, size: u64) -> Self {
         let path = dir.join(FILE_NAME);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         if size == 0 {
-            // None is kept any more.
+            // A reserve is no longer configured.
             let _ = std::fs::remove_file(&path);
         }
         let file = match (size > 0).then(|| options.open(&path)).transpose() {
             Ok(file) => file,
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "no room is kept for a full disk");
+                tracing::warn!(path = %path.display(), %error, "cannot open the reserve for a full disk");
                 None
             }
         };
@@ -60,7 +61,7 @@ impl Reserve {
         reserve
     }
 
-    /// What failed on the store's file since this was asked last, if anything.
+    /// The last error on the store's file since the last call, if any.
     pub(super) fn take_failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -80,7 +81,7 @@ impl Reserve {
         }
     }
 
-    /// Takes back what is free now.
+    /// Fills up the reserve from the free space.
     pub(super) fn refill(&self) {
         let Some(file) = &self.file else { return };
         if self.room() == Room::Enough {
@@ -91,11 +92,11 @@ impl Reserve {
         match filled {
             Ok(()) => {}
             Err(error) if is_full(&error) => {}
-            Err(error) => tracing::warn!(%error, "cannot keep room for a full disk"),
+            Err(error) => tracing::warn!(%error, "cannot fill up the reserve for a full disk"),
         }
     }
 
-    /// Gives up room for a write of so many bytes; false if there is none left.
+    /// Releases space for a write of this many bytes. Returns false if nothing is left.
     fn give(&self, bytes: u64) -> bool {
         let Some(file) = &self.file else { return false };
         let left = self.left.load(Ordering::Acquire);
@@ -105,7 +106,7 @@ impl Reserve {
         let given = file.set_len(left.saturating_sub(bytes.max(STEP_BYTES)));
         self.note_length(file);
         if let Err(error) = &given {
-            tracing::error!(%error, "cannot give up the room kept for a full disk");
+            tracing::error!(%error, "cannot release the reserve for a full disk");
         }
         given.is_ok()
     }
@@ -116,7 +117,7 @@ impl Reserve {
     }
 }
 
-/// Makes the file so long that every byte of it has its place on the disk.
+/// Extends the file to this size, with disk space allocated for all of it.
 fn allocate(file: &File, size: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), 0, size.cast_signed()) {
         Err(nix::Error::EOPNOTSUPP) => {}
@@ -136,7 +137,7 @@ pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// The store's file, with a reserve behind it, and with what is known of its blocks.
+/// The store's file. Uses the reserve when the disk is full, and records the checksums of its blocks.
 #[derive(Debug)]
 pub(super) struct ReservedFile<B> {
     inner: B,
@@ -182,7 +183,8 @@ impl<B: StorageBackend> StorageBackend for ReservedFile<B> {
     fn sync_data(&self) -> io::Result<()> {
         let synced = self.inner.sync_data();
         if synced.as_ref().is_err_and(is_full) {
-            // Where room is found at the sync only. What was written is lost: the next attempt writes it again.
+            // The disk may turn out to be full only at the sync. The written data are lost; the next attempt writes
+            // them again.
             self.reserve.give(0);
         }
         self.reserve.note(synced)

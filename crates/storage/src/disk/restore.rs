@@ -1,4 +1,4 @@
-//! Writes a whole store at once: what a restored backup becomes.
+//! Writes a whole store at once, to restore a backup.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -14,10 +14,10 @@ use super::journal::{KEYS, LEASES, LOG, META, META_COMPACTED, META_FORMAT, META_
 use super::migrate::FORMAT;
 use crate::types::{KeyValue, LeaseId};
 
-/// Bytes of rows that one database transaction writes.
+/// The number of bytes of rows in one database transaction.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
 
-/// What is written.
+/// An entry to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
     Lease { id: LeaseId, ttl_seconds: u64 },
@@ -33,12 +33,13 @@ pub enum WriteError<E> {
     Open(#[from] OpenError),
     #[error("cannot write the store")]
     Database(#[source] redb::Error),
-    /// The entries ended with an error.
+    /// The source of the entries failed.
     #[error(transparent)]
     Source(E),
 }
 
-/// Every key gets this revision; reads and watches before it are refused as compacted. The row `format` comes last: without it the file is no store.
+/// Writes the store. Every key gets this revision; reads and watches before it are refused as compacted. The row
+/// `format` is written last: without it the file is not a store.
 pub(crate) fn write<E>(
     dir: &Path,
     revision: u64,
@@ -77,7 +78,8 @@ pub(super) fn create(dir: &Path, path: &Path) -> Result<Database, OpenError> {
     redb::Builder::new().create_file(opened).map_err(|error| database_error(path, error))
 }
 
-/// An empty database would be taken for a new store; one with a revision and no format is refused.
+/// Writes the first rows. An empty database would be taken for a new store; one with a revision but without a format is
+/// refused.
 pub(super) fn begin(database: &Database, revision: u64) -> Result<(), redb::Error> {
     let txn = database.begin_write()?;
     txn.open_table(META)?.insert(META_REVISION, revision)?;

@@ -1,4 +1,4 @@
-//! Writes a store anew from what could be read of it, in place of the file that was damaged.
+//! Writes a new store from everything that could be read of a damaged file, and replaces the file.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,11 +15,12 @@ use super::overlay::Unread;
 use super::restore::{begin, create, seal};
 use crate::types::{KeyValue, LeaseId};
 
-/// The file until it is whole.
+/// The name of the new file until it is complete.
 const NEW_NAME: &str = "store.redb.repaired";
-/// Bytes of rows that one database transaction writes.
+/// The number of bytes of rows in one database transaction.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
-/// What is under a lease is meant to go: events after an hour, servers' addresses sooner.
+/// The time to live of a lease that was lost. Keys with a lease are temporary: events last an hour, servers' addresses
+/// less.
 const LOST_LEASE_SECONDS: u64 = 3600;
 
 /// Why a store was not repaired.
@@ -39,8 +40,8 @@ pub enum RepairError {
     Failed(String),
 }
 
-/// Repairs what can be repaired of the store in a folder and answers what that was. `keep` is called before anything is
-/// written, while the file is locked. All keys keep their values and revisions.
+/// Repairs the store in a folder and returns the repaired faults. `keep` is called before anything is written, while
+/// the file is locked. All keys keep their values and revisions.
 pub(crate) fn repair(
     dir: &Path,
     keep: impl FnOnce(&Path) -> io::Result<()>,
@@ -54,12 +55,12 @@ pub(crate) fn repair(
     if mended.is_empty() {
         return Ok(mended);
     }
-    // Held until the new file has the name of the old one: no server starts on the old one meanwhile.
+    // The lock is held until the new file has replaced the old one, so that no server starts on the old one.
     let locked = check::open(&path, Unread::default())?;
     let replaced = guarded(&path, || check::rows(&locked, &path))
         .map_err(RepairError::from)
         .and_then(|found| replace(dir, &path, found, keep));
-    // What is wrong with the old file is no concern any more.
+    // Faults of the old file no longer matter.
     let _ = check::close(locked, &path);
     replaced.map(|()| mended)
 }
@@ -75,7 +76,7 @@ fn replace(
     remove(&new).map_err(RepairError::Io)?;
     let made = make(dir, &new, found).and_then(|()| fs::rename(&new, path).map_err(RepairError::Io));
     if made.is_err() {
-        // On a full disk the rest of it would keep the server from going on as it is.
+        // On a full disk, the incomplete file would keep a server from using the store as it is.
         let _ = fs::remove_file(&new);
     }
     made?;
@@ -83,7 +84,7 @@ fn replace(
     sync().map_err(RepairError::Io)
 }
 
-/// Writes the new file, and looks whether it is in order.
+/// Writes the new file, and checks it.
 fn make(dir: &Path, new: &Path, found: Checked) -> Result<(), RepairError> {
     write(dir, new, &mend(found)?)?;
     let left = check::check_file(new)?;
@@ -93,10 +94,10 @@ fn make(dir: &Path, new: &Path, found: Checked) -> Result<(), RepairError> {
     }
 }
 
-/// What is written in place of what was found: nothing is taken away, and no number goes down.
+/// Returns the content to write instead: no key is removed, and no revision decreases.
 fn mend(mut found: Checked) -> Result<Checked, RepairError> {
     let newest = found.kvs.iter().map(|kv| kv.mod_revision).max().unwrap_or(0);
-    // Clients take revisions for signed numbers.
+    // Clients treat revisions as signed numbers.
     if newest.max(found.revision) > i64::MAX as u64 / 2 {
         return Err(RepairError::Unreadable(format!("it holds revision {newest}")));
     }

@@ -15,7 +15,7 @@ use crate::embedded::tests::manual_time;
 use crate::suite::{self, Fixture};
 use crate::{Embedded, Error, Event, KeyRange, Precondition, RangeRequest, Store, WatchItem, WatchRequest};
 
-/// A folder that goes with its value.
+/// A folder that is removed when it is dropped.
 pub(super) struct TempDir(pub(super) PathBuf);
 
 impl TempDir {
@@ -40,7 +40,7 @@ async fn put(store: &Embedded, key: String, value: impl Into<Bytes>) -> crate::R
     Ok(store.put(key.into(), value.into(), Precondition::Any, None).await?.kv.mod_revision)
 }
 
-/// Everything a store has to say: keys at the latest revision, and all events since the compaction.
+/// The visible content of a store: keys at the latest revision, and all events since the compaction.
 async fn contents(store: &Embedded) -> (u64, u64, Vec<crate::KeyValue>, Vec<Event>) {
     let status = store.status().await.unwrap();
     let kvs = store.range(RangeRequest::new(KeyRange::all())).await.unwrap().kvs;
@@ -115,10 +115,10 @@ async fn leases_outlive_a_restart() {
     drop(store);
 
     let store = Embedded::open(&dir.0, options).unwrap();
-    assert!(store.grant_lease(10).await.unwrap() > revoked, "numbers are not given twice");
+    assert!(store.grant_lease(10).await.unwrap() > revoked, "lease numbers are not reused");
     advance(std::time::Duration::from_secs(9));
     store.expire_leases().await.unwrap();
-    assert!(store.get(b"a").await.unwrap().is_some(), "its time began anew");
+    assert!(store.get(b"a").await.unwrap().is_some(), "its time to live started again");
     advance(std::time::Duration::from_secs(1));
     store.expire_leases().await.unwrap();
     assert_eq!(store.get(b"a").await.unwrap(), None);
@@ -153,7 +153,7 @@ fn foreign_files_are_refused() {
         std::fs::write(dir.file(), garbage).unwrap();
         let opened = Embedded::open(&dir.0, Options::default());
         assert!(matches!(opened, Err(OpenError::Corrupt { .. })), "{opened:?}");
-        assert_eq!(std::fs::read(dir.file()).unwrap(), garbage, "left as it was");
+        assert_eq!(std::fs::read(dir.file()).unwrap(), garbage, "left unchanged");
     }
     std::fs::remove_file(dir.file()).unwrap();
     let database = redb::Database::create(dir.file()).unwrap();
@@ -177,7 +177,7 @@ fn a_newer_format_is_named() {
     assert!(matches!(opened, Err(OpenError::Format { found: 2, supported: 1, .. })), "{opened:?}");
 }
 
-/// A flipped bit anywhere is refused, set aside by name, or was in a page that nothing uses.
+/// A flipped bit anywhere leads to a refusal, to a key that is set aside, or was in a page that nothing uses.
 #[tokio::test]
 async fn damage_is_refused_or_set_aside() {
     let dir = TempDir::new();
@@ -187,7 +187,7 @@ async fn damage_is_refused_or_set_aside() {
     let before = contents(&store).await;
     drop(store);
     let good = std::fs::read(dir.file()).unwrap();
-    // The database's own trees beyond the first pages; the harness is quiet about its panics.
+    // The flipped bits are mostly in the database's trees. The test harness captures the output of redb's panics.
     let (mut refused, mut found_damaged) = (0, 0);
     for _ in 0..100 {
         let mut bad = good.clone();
@@ -203,7 +203,7 @@ async fn damage_is_refused_or_set_aside() {
                 assert!(missing <= set_aside, "byte {at}: nothing goes unnoticed");
                 let others = kvs.iter().filter(|kv| damage(&kv.value).is_none());
                 assert!(others.into_iter().all(|kv| before.2.contains(kv)), "byte {at}: nothing is made up");
-                // An event of a damaged key shows the placeholder.
+                // An event of a damaged key contains the placeholder.
                 let whole = |event: &&Event| before.3.contains(event) || damage(&event.kv.value).is_some();
                 assert!(events.iter().all(|event| whole(&event)), "byte {at}");
                 found_damaged += set_aside;
@@ -215,7 +215,7 @@ async fn damage_is_refused_or_set_aside() {
     assert!(refused > 0 && found_damaged > 0, "{refused} {found_damaged}");
 }
 
-/// Changes the file behind a store that is closed.
+/// Changes the file of a closed store.
 fn tamper(dir: &TempDir, change: impl FnOnce(&redb::WriteTransaction)) {
     let database = redb::Database::create(dir.file()).unwrap();
     let txn = database.begin_write().unwrap();
@@ -236,7 +236,7 @@ async fn a_damaged_key_is_set_aside_and_can_be_deleted() {
     drop(store);
     tamper(&dir, |txn| {
         let mut keys = txn.open_table(journal::KEYS).unwrap();
-        // One within the history, one before it.
+        // One key within the history, one from before it.
         keys.insert(&b"a"[..], &b"nonsense"[..]).unwrap();
         keys.insert(&b"old"[..], &b"nonsense"[..]).unwrap();
     });
@@ -285,7 +285,7 @@ async fn damage_in_the_log_costs_history_alone() {
             (revision, compacted, &kvs[0].value[..], events.len()),
             (5, lost, &b"5"[..], 5 - lost as usize)
         );
-        // What comes next goes its way, and the damaged record is dropped with the history.
+        // Later writes work as usual, and the damaged record is dropped with the history.
         put(&store, "k".to_owned(), "6").await.unwrap();
         store.compact(6).await.unwrap();
         drop(store);
@@ -306,7 +306,7 @@ async fn an_acknowledged_write_that_is_gone_is_noticed() {
         txn.open_table(journal::KEYS).unwrap().remove(&b"b"[..]).unwrap();
     });
     let store = Embedded::open(&dir.0, Options::default()).unwrap();
-    let kv = store.get(b"b").await.unwrap().expect("it does not just vanish");
+    let kv = store.get(b"b").await.unwrap().expect("the key does not disappear");
     assert_eq!(damage(&kv.value), Some("it was written by revision 3, which the keys do not show"));
     drop(store);
     tamper(&dir, |txn| {
@@ -316,7 +316,7 @@ async fn an_acknowledged_write_that_is_gone_is_noticed() {
     assert!(matches!(opened, Err(OpenError::Corrupt { .. })), "{opened:?}");
 }
 
-/// A file that fails when told to, and remembers what has been written since the last sync.
+/// A file that fails on request, and remembers what has been written since the last sync.
 #[derive(Debug)]
 pub(super) struct FaultyFile {
     pub(super) inner: FileBackend,
@@ -327,7 +327,7 @@ pub(super) struct FaultyFile {
 pub(super) struct Faults {
     sync: AtomicBool,
     write: AtomicBool,
-    /// A byte that cannot be read; 0: all can be.
+    /// The offset of a byte that cannot be read; 0 for none.
     pub(super) bad_byte: AtomicU64,
 }
 
@@ -373,7 +373,7 @@ impl StorageBackend for FaultyFile {
     }
 }
 
-/// A store on a file that can be made to fail.
+/// Returns a store on a file that can be made to fail.
 fn faulty_store(dir: &TempDir, options: Options) -> (Embedded, Arc<Faults>) {
     drop(Embedded::open(&dir.0, options.clone()).unwrap());
     let (faults, reserve) = (Arc::new(Faults::default()), no_reserve());
@@ -393,14 +393,14 @@ fn faulty_store(dir: &TempDir, options: Options) -> (Embedded, Arc<Faults>) {
     (store, faults)
 }
 
-/// The same file, for who looks at it beside the database.
+/// The same file, for reads beside the database.
 #[derive(Debug)]
 struct FaultySource(File, Arc<Faults>);
 
 impl look::Source for FaultySource {
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
         let bad = self.1.bad_byte.load(Ordering::SeqCst);
-        // What comes before it can be read.
+        // The bytes before it can be read.
         let page = bad - bad % 4096;
         let len = if bad != 0 && page > offset { out.len().min((page - offset) as usize) } else { out.len() };
         self.1.of_read(offset, len)?;
@@ -408,7 +408,7 @@ impl look::Source for FaultySource {
     }
 }
 
-/// A sector that cannot be read, in a page that no write touches: it is named, and writes go on.
+/// A sector that cannot be read, in a page that no write touches: it is reported, and writes go on.
 #[tokio::test]
 async fn a_look_at_a_sector_that_cannot_be_read_does_no_harm() {
     let dir = TempDir::new();
@@ -417,7 +417,7 @@ async fn a_look_at_a_sector_that_cannot_be_read_does_no_harm() {
         put(&store, format!("k{n:02}"), vec![n; 700]).await.unwrap();
     }
     let bytes = std::fs::read(dir.file()).unwrap();
-    // The newest place of a value far from where the next write goes.
+    // The newest copy of a value, far from where the next write goes.
     let at = bytes.windows(700).rposition(|window| window == [5; 700]).unwrap() as u64;
     faults.bad_byte.store(at, Ordering::SeqCst);
     let (mut from, mut found) = (None, Vec::new());
@@ -435,7 +435,7 @@ async fn a_look_at_a_sector_that_cannot_be_read_does_no_harm() {
     assert_eq!(store.status().await.unwrap().failure, None);
 }
 
-/// The database keeps to itself what fails while it is closed.
+/// redb does not report errors while it closes.
 #[tokio::test]
 async fn a_disk_that_fails_at_the_end_is_a_failed_close() {
     for full in [false, true] {
@@ -449,8 +449,8 @@ async fn a_disk_that_fails_at_the_end_is_a_failed_close() {
         assert!(error.starts_with("the store was not closed cleanly: "), "{error}");
         flag.store(false, Ordering::SeqCst);
         let store = Embedded::open(&dir.0, Options::default()).unwrap();
-        assert_eq!(contents(&store).await, before, "what was acknowledged is there");
-        store.close().await.expect("a fault that is over is none");
+        assert_eq!(contents(&store).await, before, "acknowledged writes are kept");
+        store.close().await.expect("an error that is over does not count");
     }
 }
 
@@ -471,7 +471,7 @@ async fn writes_go_on_when_the_disk_does() {
         let big = vec![b'x'; 2_000_000];
         let refused = |result: crate::Result<u64>| match result {
             Err(Error::NoSpace) => disk_full,
-            // What a database that is opened anew says of its first write.
+            // The error of a reopened database at its first write.
             Err(Error::Unavailable { .. }) => true,
             _ => false,
         };
@@ -482,14 +482,14 @@ async fn writes_go_on_when_the_disk_does() {
         assert_eq!(store.current_revision().await.unwrap(), revision);
         assert!(store.status().await.unwrap().failure.is_some());
 
-        // Nobody writes, and nobody starts it again: it recovers by itself.
+        // Without any write or restart, the store recovers by itself.
         flag.store(false, Ordering::SeqCst);
         while store.status().await.unwrap().failure.is_some() {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
         let after = put(&store, "b".into(), "2").await.unwrap();
         let before = contents(&store).await;
-        // A failed batch of which the disk has kept everything has happened, for watches as for reads.
+        // A failed batch that the disk has kept completely counts, for watches as well as for reads.
         let mut seen = revision;
         while seen < after {
             if let WatchItem::Events(batch) = watch.next().await.unwrap().unwrap() {
@@ -505,7 +505,7 @@ async fn writes_go_on_when_the_disk_does() {
     }
 }
 
-/// A store that holds little in a large file; compacting it makes it worth shrinking.
+/// Returns a store with little content in a large file, so that compacting makes it worth shrinking.
 async fn emptied(store: &Embedded) -> u64 {
     for i in 0..70 {
         put(store, format!("k{i}"), vec![i; 1_000_000]).await.unwrap();
@@ -583,7 +583,7 @@ async fn a_file_that_lost_what_was_acknowledged_is_not_written_again() {
     put(&store, "a".into(), "2").await.unwrap();
     faults.write.store(true, Ordering::SeqCst);
     assert!(put(&store, "a".into(), "3").await.is_err());
-    // As if the disk had been put back.
+    // As if the disk had been replaced by an older copy.
     std::fs::write(dir.file(), old).unwrap();
     faults.write.store(false, Ordering::SeqCst);
     let reason = loop {
@@ -600,7 +600,7 @@ async fn a_file_that_lost_what_was_acknowledged_is_not_written_again() {
     assert!(put(&store, "b".into(), "1").await.is_err());
 }
 
-/// A disk that may lose or keep each write since the last sync when the power goes.
+/// A disk that may lose or keep each write since the last sync when the power fails.
 #[derive(Debug, Clone, Default)]
 struct Disk(Arc<std::sync::Mutex<DiskState>>);
 
@@ -621,7 +621,7 @@ impl Disk {
                 bytes[*offset..offset + data.len()].copy_from_slice(data);
             }
         }
-        // The length is part of what a sync makes durable; here it always arrives.
+        // A sync makes the length durable as well; here the length is always kept.
         bytes.resize(bytes.len().max(state.seen.len()), 0);
         let state = DiskState { synced: bytes.clone(), seen: bytes, unsynced: Vec::new() };
         Self(Arc::new(std::sync::Mutex::new(state)))
@@ -691,7 +691,7 @@ async fn power_loss_takes_nothing_that_was_acknowledged() {
             })
             .collect();
         tokio::time::sleep(std::time::Duration::from_millis(rng.u64(20..60))).await;
-        // What has been answered by now must be on what is left of the disk a moment later.
+        // Everything acknowledged by now must be on what is left of the disk a moment later.
         let acknowledged: Vec<_> =
             writers.iter().map(|(writer, last, _)| (*writer, *last.lock().unwrap())).collect();
         let left = disk.after_power_loss(&mut rng);
@@ -699,7 +699,7 @@ async fn power_loss_takes_nothing_that_was_acknowledged() {
             task.abort();
         }
         let (_, state) = start(on(&left), no_reserve(), path).unwrap();
-        // On a slow machine a writer may have had no answer yet.
+        // On a slow machine a writer may not have got an answer yet.
         for (writer, (count, revision)) in acknowledged.into_iter().filter(|(_, (_, revision))| *revision > 0)
         {
             let kv = state.get(format!("w{writer}").as_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! The embedded store: the engine with a file behind it, or without.
+//! The embedded store: the engine with a file, or without.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -25,9 +25,9 @@ use crate::types::{
 use crate::watch::{Watch, WatchRequest};
 use crate::{Error, Result};
 
-/// Keys looked at while the state is held.
+/// The number of keys that are read while the state is locked.
 const SCAN_KEYS: usize = 2048;
-/// How often a read of the latest revision starts anew because that was compacted under it.
+/// How often a read of the latest revision is retried because that revision was compacted during the read.
 const RANGE_ATTEMPTS: usize = 4;
 
 /// The embedded store: one process, one file, all state in memory.
@@ -41,26 +41,26 @@ pub struct Embedded {
 #[derive(Debug)]
 enum Writer {
     Thread(CommitThread),
-    /// Writes are carried out by whoever asks: no thread, so the order of things is the caller's.
+    /// Writes are executed by the caller: there is no thread, so the caller determines their order.
     Inline(Box<Mutex<Committer<NoJournal>>>),
 }
 
 impl Embedded {
-    /// Opens the store in a folder, which is made if there is none. Reads the whole state into
-    /// memory, so it takes a while with a large one: call it where blocking is allowed.
+    /// Opens the store in a folder, which is created if it does not exist. Loads the whole state into memory, which
+    /// takes a while for a large store: call it where blocking is allowed.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> std::result::Result<Self, OpenError> {
         let (database, state, file) = disk::open(dir.as_ref(), &options)?;
         Self::start(state, database, options, Some(file))
     }
 
-    /// Whether the folder holds the file of a store, whatever is in it.
+    /// Whether the folder contains a store's file, whatever its content.
     pub fn is_in(dir: impl AsRef<Path>) -> bool {
         disk::file::file(dir.as_ref()).exists()
     }
 
-    /// Writes a store with these contents into a folder that holds none; nobody may use it meanwhile. Every key gets
-    /// `revision`; older reads and watches are refused as compacted. The file opens as a store only once this has
-    /// returned without an error.
+    /// Writes a store with these entries into a folder without a store, which nothing else may use at the same time.
+    /// Every key gets `revision`; older reads and watches are refused as compacted. The file can only be opened as a
+    /// store after this has returned without an error.
     pub fn write<E>(
         dir: impl AsRef<Path>,
         revision: u64,
@@ -69,13 +69,13 @@ impl Embedded {
         disk::restore::write(dir.as_ref(), revision, entries)
     }
 
-    /// Looks for damage in the store of a folder that nobody uses. Nothing is changed.
+    /// Checks the store in a folder, which must not be in use, for damage. Changes nothing.
     pub fn check(dir: impl AsRef<Path>) -> std::result::Result<Checked, OpenError> {
         disk::check::check(dir.as_ref())
     }
 
-    /// Repairs what can be repaired of such a store, and answers what that was. `keep` gets the path of the file before
-    /// anything is changed. Keys that are set aside stay so.
+    /// Repairs the store in a folder, which must not be in use, and returns the repaired faults. `keep` gets the path
+    /// of the file before anything is changed. Keys that are set aside stay so.
     pub fn repair(
         dir: impl AsRef<Path>,
         keep: impl FnOnce(&Path) -> std::io::Result<()>,
@@ -83,7 +83,7 @@ impl Embedded {
         disk::rewrite::repair(dir.as_ref(), keep)
     }
 
-    /// A store that is gone with its last owner. Deterministic: it has no thread of its own.
+    /// Returns a store that only exists in memory. Deterministic: it has no thread of its own.
     pub fn memory(options: Options) -> Self {
         let core = Arc::new(Core::new(State::default(), options, None));
         let committer = Committer::new(Arc::clone(&core), NoJournal);
@@ -113,7 +113,7 @@ impl Embedded {
                     .lock()
                     .map_err(|_| Error::Unavailable { reason: "a writer panicked".into() })?;
                 let mut closes = committer.run(vec![request]);
-                // What is compacted goes a little at a time; nobody else is there to do the rest.
+                // Compacted history is dropped in small parts. No thread would drop the rest later.
                 while committer.has_leftovers() {
                     closes.extend(committer.run(Vec::new()));
                 }
@@ -128,8 +128,7 @@ impl Embedded {
         answered.await.unwrap_or(Err(Error::Closed))
     }
 
-    /// One attempt at a range. Lets go of the state every so often, so that a long one holds up no
-    /// writer.
+    /// Tries a range once. Unlocks the state regularly, so that a long range does not block writers.
     async fn try_range(&self, request: &RangeRequest) -> Result<RangeResponse> {
         let revision = match request.revision {
             Some(revision) => revision,
@@ -271,7 +270,7 @@ impl Store for Embedded {
 
     async fn close(&self) -> Result<()> {
         match self.submit(|answer| Request::Close { answer }).await {
-            // Somebody else was first, or a fault was.
+            // The store was closed by another caller, or ended by a fault.
             Err(Error::Closed) => self.core.outcome().unwrap_or(Ok(())),
             result => result,
         }

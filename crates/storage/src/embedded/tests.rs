@@ -11,7 +11,7 @@ use crate::engine::journal::{CommitError, Fate};
 use crate::suite::{self, Fixture};
 use crate::{KeyRange, Precondition, TimeSource};
 
-/// A time source and what moves it.
+/// A time source, with a function that advances it.
 pub(crate) fn manual_time() -> (TimeSource, Box<dyn Fn(Duration) + Send + Sync>) {
     let now = Arc::new(AtomicU64::new(0));
     let source = {
@@ -86,7 +86,7 @@ async fn compaction_leaves_nothing_behind() {
     let state = store.core.read().unwrap();
     assert_eq!((state.live_keys(), state.log_len(), state.history_bytes()), (0, 0, 0));
     let mut scan = Scan::new(KeyRange::all(), state.revision(), usize::MAX, true);
-    assert!(state.scan(&mut scan, 1), "no deleted key is left to walk over");
+    assert!(state.scan(&mut scan, 1), "deleted keys are removed from the state");
 }
 
 #[tokio::test]
@@ -109,7 +109,7 @@ async fn a_reader_behind_the_compaction_is_told_so() {
             Err(error) => break error,
         }
     };
-    // What was in the buffer still came.
+    // Batches that were in the buffer are still delivered.
     assert_eq!(reached, start + 4);
     assert_eq!(error, Error::Compacted { requested: reached, compacted: current });
     assert_eq!(watch.next().await, None);
@@ -159,7 +159,7 @@ async fn a_closed_store_ends_its_watches_and_refuses_everything() {
     }
 }
 
-/// A journal with a fault in its code.
+/// A journal that panics.
 struct FaultyJournal;
 
 impl Journal for FaultyJournal {
@@ -172,7 +172,7 @@ impl Journal for FaultyJournal {
     }
 }
 
-/// So that the process can end, and another one open the file again.
+/// The process can end then, and another one can open the file.
 #[tokio::test]
 async fn whoever_waits_for_the_end_hears_of_every_end() {
     let store = Arc::new(Embedded::start(State::default(), FaultyJournal, Options::default(), None).unwrap());
@@ -187,7 +187,7 @@ async fn whoever_waits_for_the_end_hears_of_every_end() {
     waiting.await.unwrap();
     store.closed().await;
     for _ in 0..2 {
-        // It was not closed by whoever asks for it now.
+        // The store was not closed by the caller that asks now.
         let error = store.close().await.unwrap_err();
         assert_eq!(error.to_string(), "the store was not closed cleanly: its writer ended by a fault");
     }
@@ -196,7 +196,7 @@ async fn whoever_waits_for_the_end_hears_of_every_end() {
     closed.closed().await;
 }
 
-/// What is acknowledged is durable, but whoever ends now has to know of the rest.
+/// Acknowledged writes are durable, but the caller that closes must learn of the rest.
 #[tokio::test]
 async fn a_store_that_is_not_in_order_is_not_closed_cleanly() {
     let (store, open_gate, _) = gated_store();
@@ -205,11 +205,11 @@ async fn a_store_that_is_not_in_order_is_not_closed_cleanly() {
     assert!(matches!(put, Err(Error::Unavailable { .. })), "{put:?}");
     let error = store.close().await.unwrap_err();
     assert_eq!(error.to_string(), "the store was not closed cleanly: the gate is gone");
-    assert_eq!(store.close().await.unwrap_err(), error, "for whoever asks later, too");
+    assert_eq!(store.close().await.unwrap_err(), error, "later callers get the same result");
     assert_eq!(store.get(b"k").await, Err(Error::Closed));
 }
 
-/// A journal with a fault in the code that ends it.
+/// A journal that panics when it is closed.
 struct FaultyEnd;
 
 impl Journal for FaultyEnd {
@@ -250,7 +250,7 @@ async fn sizes_are_limited() {
     assert!(matches!(store.txn(vec![], ops.into()).await, Err(Error::TooLarge { .. })));
 }
 
-/// A journal that takes as long as it is told to and counts what it is given.
+/// A journal that blocks until it is released, and counts its batches.
 struct GatedJournal {
     gate: std::sync::mpsc::Receiver<()>,
     batches: Arc<AtomicU64>,
@@ -307,7 +307,7 @@ async fn writers_that_wait_together_share_one_commit() {
             tokio::spawn(async move { write(&store, &format!("k{i}"), Bytes::new()).await })
         })
         .collect();
-    // The first batch waits at the gate while the others queue up behind it.
+    // The first batch waits for the gate while the other requests queue up behind it.
     tokio::time::sleep(Duration::from_millis(100)).await;
     for _ in 0..WRITERS {
         open_gate.send(()).unwrap();
@@ -404,7 +404,7 @@ async fn concurrent_writers_cannot_take_more_than_their_share() {
                         Err(error) => panic!("{error}"),
                     }
                     let state = store.core.read().unwrap();
-                    // A margin for deletion timestamps is above the limit.
+                    // The margin for deletion timestamps is above the limit.
                     assert!(state.usage().share(b"0") <= 100_000 + 2 * 100_000 / 32);
                 }
                 refused

@@ -1,4 +1,4 @@
-//! Deciding writes: a batch collects the effects of requests on top of a state without touching it.
+//! Decides writes: a batch collects the effects of requests on top of a state, without changing the state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::types::{Compare, Event, EventKind, KeyValue, LeaseId, Op, OpResult, T
 /// How many revisions of history are dropped with one batch.
 const PRUNE_REVISIONS: usize = 512;
 
-/// What some requests change, in order, each having seen what those before it did.
+/// The changes of several requests in order, each decided on top of those before it.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) revision: u64,
     pub(crate) commits: Vec<Arc<Commit>>,
-    /// The keys changed, as they are after the batch.
+    /// The changed keys, with their state after the batch.
     pub(crate) heads: BTreeMap<Bytes, Option<KeyValue>>,
     pub(crate) granted: Vec<(LeaseId, u64)>,
     pub(crate) revoked: BTreeSet<LeaseId>,
@@ -30,7 +30,7 @@ pub(crate) struct Batch {
     /// The log up to this revision is dropped.
     pub(crate) prune_through: u64,
     compaction_changed: bool,
-    /// What the commits change of the usage.
+    /// The changes of the usage by the commits.
     pub(crate) changes: Changes,
     share_of: Option<ShareOf>,
 }
@@ -125,8 +125,8 @@ impl Batch {
         Ok(())
     }
 
-    /// Completes the batch: history above its limits is compacted, a part of what is compacted goes. While room is
-    /// short the history may not grow.
+    /// Completes the batch: compacts history above its limits, and drops a part of the compacted history. While space
+    /// is short, the history may not grow.
     pub(crate) fn finish(&mut self, state: &State, options: &Options, room: Room) {
         let bytes: usize = self.commits.iter().map(|commit| commit.history_bytes()).sum();
         let mut limits = (options.history_revisions, options.history_bytes);
@@ -139,7 +139,7 @@ impl Batch {
             self.compacted = revision;
             self.compaction_changed = true;
         }
-        // Twice what is added, so that a full history cannot outgrow its limit under load.
+        // Twice as much as is added, so that the history stays within its limit under load.
         let max = PRUNE_REVISIONS.max(2 * self.commits.len());
         self.prune_through = state.prunable(self.compacted, max);
     }
@@ -157,7 +157,7 @@ impl Batch {
         self.commits.push(Arc::new(Commit { revision: self.revision, events }));
     }
 
-    /// The key as it stands after what the batch has done so far.
+    /// The state of the key after the batch so far.
     pub(crate) fn current(&self, state: &State, key: &Bytes) -> Option<KeyValue> {
         self.heads.get(key).cloned().unwrap_or_else(|| state.get(key))
     }
@@ -169,7 +169,7 @@ impl Batch {
     }
 }
 
-/// What one operation does to a key that stands as `prev`.
+/// Applies one operation to a key with the state `prev`.
 fn stage(op: Op, prev: Option<KeyValue>, revision: u64, events: &mut Vec<Event>) -> OpResult {
     match op {
         Op::Put { key, value, lease } => {
@@ -198,7 +198,7 @@ pub(crate) fn tombstone(key: Bytes, revision: u64) -> KeyValue {
     KeyValue { key, value: Bytes::new(), create_revision: 0, mod_revision: revision, version: 0, lease: None }
 }
 
-/// Refuses what is malformed or above a limit before it takes a place in the queue.
+/// Refuses invalid requests and those above a limit before they are queued.
 pub(crate) fn check(compares: &[Compare], ops: &[Op], options: &Options) -> Result<(), Error> {
     let within = |what, size, limit| {
         if size > limit { Err(Error::TooLarge { what, size, limit }) } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! The one writer: decides a batch of requests, makes it durable, applies it, publishes it, answers.
+//! The only writer: decides a batch of requests, makes it durable, applies it, publishes it and answers.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use super::thread::not_closed;
 use crate::types::{Compare, LeaseId, NoSpace, Op, ScrubStep, TxnResponse};
 use crate::{Error, Result};
 
-/// How long a store has to be at rest before its file is shrunk.
+/// How long a store must be idle before its file is shrunk.
 const REST_BEFORE_SHRINKING: Duration = Duration::from_millis(500);
-/// How often a store at rest looks whether the disk has room again.
+/// How often an idle store checks whether the disk has space again.
 const LOOK_FOR_ROOM: Duration = Duration::from_secs(1);
 
 type Answer<T> = oneshot::Sender<Result<T>>;
 
-/// A write waiting for its turn.
+/// A write in the queue.
 #[derive(Debug)]
 pub(crate) enum Request {
     Txn {
@@ -41,7 +41,7 @@ pub(crate) enum Request {
         lease: LeaseId,
         answer: Answer<()>,
     },
-    /// Revokes the lease if it has run out at that time and nobody has kept it alive meanwhile.
+    /// Revokes the lease if it has expired at that time and was not kept alive in the meantime.
     Expire {
         lease: LeaseId,
         now: Duration,
@@ -51,7 +51,7 @@ pub(crate) enum Request {
         revision: u64,
         answer: Answer<()>,
     },
-    /// Looks at the file after a key.
+    /// Scrubs the file after a key.
     Scrub {
         after: Option<Bytes>,
         answer: Answer<ScrubStep>,
@@ -62,7 +62,7 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// Roughly the bytes that the request writes.
+    /// The approximate number of bytes that the request writes.
     pub(crate) fn bytes(&self) -> usize {
         let of_op = |op: &Op| match op {
             Op::Put { key, value, .. } => key.len() + value.len(),
@@ -74,9 +74,9 @@ impl Request {
         }
     }
 
-    /// Answers without doing anything; a request to close is carried out in any case.
+    /// Answers the request with an error, without executing it. A request to close is executed nevertheless.
     fn refuse(self, error: Error, closes: &mut Vec<Answer<()>>) {
-        // Whoever asked may have gone.
+        // The caller may have been dropped.
         match self {
             Self::Txn { answer, .. } => drop(answer.send(Err(error))),
             Self::Grant { answer, .. } => drop(answer.send(Err(error))),
@@ -89,7 +89,7 @@ impl Request {
     }
 }
 
-/// A request that has been decided; the answer waits until that is durable.
+/// A decided request, whose answer waits until the batch is durable.
 enum Decided {
     Txn(Answer<TxnResponse>, Result<TxnResponse>),
     Lease(Answer<LeaseId>, Result<LeaseId>),
@@ -97,10 +97,10 @@ enum Decided {
 }
 
 impl Decided {
-    /// Answers with what was decided, or with why it did not come true.
+    /// Answers with the decision, or with the error that kept it from being made durable.
     fn answer(self, failure: Option<&Error>) {
         fn send<T>(answer: Answer<T>, result: Result<T>, failure: Option<&Error>) {
-            // Whoever asked may have gone.
+            // The caller may have been dropped.
             let _ = answer.send(failure.map_or(result, |error| Err(error.clone())));
         }
         match self {
@@ -115,13 +115,13 @@ impl Decided {
 pub(crate) struct Committer<J> {
     pub(crate) core: Arc<Core>,
     pub(crate) journal: J,
-    /// Set after a commit that failed, until the file has been opened anew.
+    /// Set after a failed commit, until the file has been reopened.
     pub(super) broken: Option<Broken>,
     pub(crate) room: Room,
-    /// The quota's alarm, and whether the quota has refused a write since it was last looked at.
+    /// The alarm of the quota, and whether the quota has refused a write since the last check.
     alarm: bool,
     refused: Cell<bool>,
-    /// What the file held when it was shrunk last.
+    /// The size of the file's content when it was shrunk last.
     used_when_shrunk: Option<u64>,
 }
 
@@ -138,7 +138,7 @@ impl<J: Journal> Committer<J> {
         }
     }
 
-    /// Carries out requests in order with one durable step. Those to close come back.
+    /// Executes requests in order with one durable commit. Returns the requests to close.
     pub(crate) fn run(&mut self, requests: Vec<Request>) -> Vec<Answer<()>> {
         let mut closes = Vec::new();
         if let Err(error) = self.prepare(requests.is_empty()) {
@@ -154,7 +154,7 @@ impl<J: Journal> Committer<J> {
         closes
     }
 
-    /// Looks at the file while it holds what memory does: before the rest of a batch. Answers that rest.
+    /// Scrubs the file before the rest of a batch, while it has the same content as memory. Returns the other requests.
     fn scrub_first(&mut self, requests: Vec<Request>) -> Vec<Request> {
         let mut rest = Vec::with_capacity(requests.len());
         for request in requests {
@@ -166,7 +166,7 @@ impl<J: Journal> Committer<J> {
         rest
     }
 
-    /// Sees to the file before the next batch; an error while nothing can be written.
+    /// Prepares the file for the next batch. Returns an error while nothing can be written.
     fn prepare(&mut self, at_rest: bool) -> Result<()> {
         self.recover()?;
         self.look_for_room();
@@ -178,7 +178,7 @@ impl<J: Journal> Committer<J> {
         Ok(())
     }
 
-    /// Releases the file. An error where it is not known to be in order.
+    /// Releases the file. Returns an error if the file may not be in order.
     pub(crate) fn close(self) -> Result<()> {
         let broken = self.broken.map(|broken| broken.reason());
         let closed = self.journal.close().map_err(|error| error.to_string());
@@ -188,12 +188,12 @@ impl<J: Journal> Committer<J> {
         }
     }
 
-    /// Whether there is compacted history to drop when nothing else is to be done.
+    /// Whether an idle store still has compacted history to drop.
     pub(crate) fn has_leftovers(&self) -> bool {
         self.broken.is_none() && self.core.read().is_ok_and(|state| state.has_prunable())
     }
 
-    /// How long until something is to be tried again that no request asks for.
+    /// How long until the next retry or check that no request triggers.
     pub(crate) fn retry_in(&self) -> Option<Duration> {
         match &self.broken {
             Some(broken) => broken.retry_in(self.core.options.time.now()),
@@ -214,7 +214,7 @@ impl<J: Journal> Committer<J> {
         worth_shrinking(room, file, self.used(), self.used_when_shrunk)
     }
 
-    /// Gives the disk back what the file does not need.
+    /// Returns unused space of the file to the disk.
     fn shrink(&mut self) -> Result<()> {
         let before = self.journal.file_bytes();
         self.used_when_shrunk = Some(self.used());
@@ -223,7 +223,7 @@ impl<J: Journal> Committer<J> {
                 let state = self.core.read()?;
                 (Batch::new(&state), state.revision())
             };
-            // Whether it recovers at once is all that matters: no batch is in question.
+            // Only the recovery matters here: no batch is affected.
             let _ = self.commit_failed(nothing, revision, error);
             return self.recover().map(drop);
         }
@@ -288,7 +288,7 @@ impl<J: Journal> Committer<J> {
         }
     }
 
-    /// Decides a transaction, unless it adds what there is no room for.
+    /// Decides a transaction, unless there is no space for what it adds.
     fn transact(
         &self,
         state: &State,
@@ -342,7 +342,7 @@ impl<J: Journal> Committer<J> {
         });
     }
 
-    /// Takes the lease's deadline away if it has passed: from here on it cannot be kept alive.
+    /// Removes the lease's deadline if it has passed. From then on the lease cannot be kept alive.
     fn claim_expired(&self, lease: LeaseId, now: Duration) -> Result<bool> {
         let mut deadlines = self.core.deadlines()?;
         let expired = deadlines.get(&lease).is_some_and(|deadline| *deadline <= now);

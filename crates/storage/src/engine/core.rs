@@ -1,4 +1,4 @@
-//! What readers, watchers and the committer of one engine hold together.
+//! The state shared by the readers, the watchers and the committer of an engine.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,30 +15,30 @@ use crate::options::Options;
 use crate::types::{LeaseId, NoSpace};
 use crate::{Error, Result};
 
-/// What keeps writes from being taken.
+/// The reasons for refusing writes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Health {
-    /// Why all of them are refused.
+    /// Why all writes are refused.
     pub(crate) failure: Option<Arc<str>>,
-    /// Why those that make the store larger are.
+    /// Why writes that make the store larger are refused.
     pub(crate) no_space: Option<NoSpace>,
 }
 
-/// Locks are taken in the order of the fields, and none is held across an await.
+/// Locks are acquired in the order of the fields, and none is held across an await.
 #[derive(Debug)]
 pub(crate) struct Core {
-    /// Held while a batch is applied and published, so that who holds it knows that the state's
-    /// revision has been published.
+    /// Held while a batch is applied and published, so that a holder of this lock knows that the state's revision has
+    /// been published.
     hub: Mutex<Hub>,
-    /// Written by the committer alone.
+    /// Only written by the committer.
     state: RwLock<State>,
-    /// When each lease runs out.
+    /// When each lease expires.
     deadlines: Mutex<BTreeMap<LeaseId, Duration>>,
     health: Mutex<Health>,
     closed: AtomicBool,
-    /// How the store ended, if it did.
+    /// How the store ended, if it has.
     outcome: OnceLock<Result<()>>,
-    /// Notified when it is.
+    /// Notified when `outcome` is set.
     ended: Notify,
     pub(crate) options: Options,
     pub(crate) limits: Limits,
@@ -73,7 +73,7 @@ impl Core {
         self.state.read().map_err(|_| panicked())
     }
 
-    /// For the committer only.
+    /// Locks the state for writing. Only for the committer.
     pub(crate) fn write(&self) -> Result<RwLockWriteGuard<'_, State>> {
         self.state.write().map_err(|_| panicked())
     }
@@ -87,7 +87,7 @@ impl Core {
     }
 
     pub(crate) fn request_progress(&self, watcher: u64) {
-        // A store that is closed or broken ends its watches by itself.
+        // A store that is closed or broken ends its watches anyway.
         if let Ok(mut hub) = self.hub()
             && let Ok(state) = self.read()
         {
@@ -99,18 +99,18 @@ impl Core {
         self.locked_health().clone()
     }
 
-    /// For the committer only.
+    /// Sets the failure. Only for the committer.
     pub(crate) fn set_failure(&self, reason: Option<&str>) {
         self.locked_health().failure = reason.map(Into::into);
     }
 
-    /// For the committer only. Answers what was so before.
+    /// Sets the lack of space and returns the value before. Only for the committer.
     pub(crate) fn set_no_space(&self, no_space: Option<NoSpace>) -> Option<NoSpace> {
         std::mem::replace(&mut self.locked_health().no_space, no_space)
     }
 
     fn locked_health(&self) -> MutexGuard<'_, Health> {
-        // Each change is a single assignment: what a panic has left is whole.
+        // Each change is a single assignment, so a panic leaves a consistent value.
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -123,7 +123,7 @@ impl Core {
         self.outcome.get().cloned()
     }
 
-    /// Ends the store. How it did so first counts.
+    /// Ends the store. The first outcome counts.
     pub(crate) fn close(&self, outcome: Result<()>) {
         let _ = self.outcome.set(outcome);
         self.closed.store(true, Ordering::Release);
@@ -133,10 +133,10 @@ impl Core {
         self.ended.notify_waiters();
     }
 
-    /// Returns once it is closed.
+    /// Returns once the store is closed.
     pub(crate) async fn closed(&self) {
         let mut ended = std::pin::pin!(self.ended.notified());
-        // Whoever closes from here on notifies this one.
+        // From here on, closing the store notifies this task.
         ended.as_mut().enable();
         if self.check_open().is_ok() {
             ended.await;
@@ -144,7 +144,7 @@ impl Core {
     }
 }
 
-/// The state cannot be trusted after a panic in the middle of a change.
+/// The error after a panic in the middle of a change: the state cannot be trusted any more.
 fn panicked() -> Error {
     Error::Unavailable { reason: "a writer panicked".into() }
 }

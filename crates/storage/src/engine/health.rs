@@ -1,4 +1,4 @@
-//! Whether the store takes writes, and which: what a failed disk or a lack of room leaves possible.
+//! Decides which writes the store accepts while the disk fails or space is short.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use crate::types::{KeyValue, Op};
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(5);
-/// What an update may add to a value while room is short: a deletion timestamp, a condition, a lease's holder.
+/// How much an update may add to a value while space is short: a deletion timestamp, a condition, a lease's holder.
 const SMALL_GROWTH: usize = 1024;
 
-/// When to try next to open the file after a failed commit.
+/// When to try again to open the file after a failed commit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Retry {
     at: Duration,
@@ -18,7 +18,7 @@ pub(super) struct Retry {
 }
 
 impl Retry {
-    /// The first attempt is made at once.
+    /// Creates a schedule whose first attempt is due at once.
     pub(super) fn new(now: Duration) -> Self {
         Self { at: now, pause: FIRST_RETRY }
     }
@@ -27,7 +27,8 @@ impl Retry {
         self.at.saturating_sub(now)
     }
 
-    /// After an attempt that failed. Opening a large file takes a while: the pauses are at least as long.
+    /// Records a failed attempt. The pause is at least as long as the attempt took, because opening a large file takes
+    /// a while.
     pub(super) fn failed(&mut self, started: Duration, now: Duration) {
         let took = now.saturating_sub(started);
         self.at = now.saturating_add(self.pause.max(took));
@@ -35,8 +36,8 @@ impl Retry {
     }
 }
 
-/// Whether a write may be taken while there is so much room. Deletions always may. Updates may as long as they make
-/// nothing much larger: finalizers have to be removed and leases renewed before anything can be deleted.
+/// Whether a write is accepted while this much space is left. Deletions always are. Updates are if they make the value
+/// hardly larger: finalizers must be removed and leases renewed before anything can be deleted.
 pub(super) fn admits(room: Room, op: &Op, prev: Option<&KeyValue>) -> bool {
     let slack = match room {
         Room::Enough => return true,
@@ -49,11 +50,12 @@ pub(super) fn admits(room: Room, op: &Op, prev: Option<&KeyValue>) -> bool {
     }
 }
 
-/// A file smaller than this is not worth shrinking.
+/// Files smaller than this are not shrunk.
 const SMALL_FILE: u64 = 64 * 1024 * 1024;
 
-/// Whether to shrink the file: `used` is about what it holds, and `used_last` what it held when it was shrunk last.
-/// While there is room, the file may be four times as large as it has to be; it grows in steps, and is used again.
+/// Whether to shrink the file: `used` is the approximate size of its content, `used_last` that of the last time it was
+/// shrunk. While there is enough space, the file may be four times as large as necessary, because it grows in steps and
+/// its space is reused.
 pub(super) fn worth_shrinking(room: Room, file: u64, used: u64, used_last: Option<u64>) -> bool {
     let emptied = used_last.is_none_or(|last| used < last - last / 4);
     match room {

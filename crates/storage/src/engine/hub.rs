@@ -1,4 +1,4 @@
-//! The live watchers: each gets what falls into its range as soon as it is durable, or falls behind.
+//! The live watchers: each gets the events in its range as soon as they are durable, or falls behind.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use super::state::Commit;
 use crate::types::{Event, KeyRange};
 use crate::watch::{WatchEvents, WatchItem};
 
-/// The writing end of a live watcher.
+/// The sending end of a live watcher.
 #[derive(Debug)]
 struct Slot {
     range: KeyRange,
     sender: mpsc::Sender<WatchItem>,
-    /// Set when the slot is given up: everything up to this revision is in the buffer.
+    /// Set when the slot is dropped: everything up to this revision is in the buffer.
     covered: Arc<AtomicU64>,
 }
 
-/// The reading end of a live watcher. `covered` holds once the receiver has run dry for good.
+/// The receiving end of a live watcher. `covered` is valid once the receiver is closed and empty.
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) receiver: mpsc::Receiver<WatchItem>,
@@ -52,7 +52,7 @@ impl Hub {
         self.slots.clear();
     }
 
-    /// Makes a watcher live that has everything up to `revision` save `items`.
+    /// Adds a live watcher that has seen everything up to `revision` except `items`.
     pub(super) fn join(
         &mut self,
         id: u64,
@@ -63,7 +63,7 @@ impl Hub {
     ) -> Live {
         let (sender, receiver) = mpsc::channel(buffer.max(items.len()));
         for item in items {
-            // There is room: the buffer was made to hold them.
+            // The buffer was created with enough capacity for them.
             let _ = sender.try_send(item);
         }
         let covered = Arc::new(AtomicU64::new(revision));
@@ -75,7 +75,7 @@ impl Hub {
         self.slots.remove(&id);
     }
 
-    /// Sends commits to whom they concern. `before` is the revision before the first of them.
+    /// Sends commits to the watchers of their keys. `before` is the revision before the first commit.
     pub(super) fn publish(&mut self, before: u64, commits: &[Arc<Commit>]) {
         let Some(last) = commits.last() else { return };
         self.slots.retain(|_, slot| {
@@ -85,7 +85,7 @@ impl Hub {
         });
     }
 
-    /// Marks the progress of one watcher; `revision` has been published.
+    /// Sends a progress mark to one watcher; `revision` has been published.
     pub(super) fn progress(&mut self, id: u64, revision: u64) {
         if let Some(slot) = self.slots.get(&id)
             && !slot.send(WatchItem::Progress(revision), revision)
@@ -96,7 +96,7 @@ impl Hub {
 }
 
 impl Slot {
-    /// False if the buffer is full: the watcher then has everything up to `covered` and no more.
+    /// Returns false if the buffer is full: the watcher then has everything up to `covered` and nothing after it.
     fn send(&self, item: WatchItem, covered: u64) -> bool {
         let sent = self.sender.try_send(item).is_ok();
         if !sent {
@@ -106,7 +106,7 @@ impl Slot {
     }
 }
 
-/// The events of some commits that fall into a range.
+/// The events of these commits that are in a range.
 pub(super) fn select<'a>(commits: impl Iterator<Item = &'a Arc<Commit>>, range: &KeyRange) -> Vec<Event> {
     commits.flat_map(|commit| &commit.events).filter(|event| range.contains(&event.kv.key)).cloned().collect()
 }

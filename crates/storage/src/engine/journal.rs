@@ -1,4 +1,4 @@
-//! What makes batches survive the process, as the engine sees it.
+//! The journal as the engine sees it: makes batches durable.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -11,68 +11,68 @@ use crate::types::{KeyValue, ScrubFault};
 /// Why a batch was not made durable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CommitError {
-    /// The disk is full, or the owner's quota on it is.
+    /// The disk is full, or the file owner's disk quota is used up.
     #[error("{0}")]
     NoSpace(String),
     #[error("{0}")]
     Failed(String),
-    /// What is on the disk is not what was acknowledged. Trying again does not help.
+    /// The file does not contain what was acknowledged. A retry does not help.
     #[error("{0}")]
     Diverged(String),
 }
 
-/// What became of a batch whose commit failed.
+/// The fate of a batch whose commit failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It is on the disk.
+    /// The batch is on the disk.
     Kept,
-    /// The disk holds what was there before it.
+    /// The disk has the state before the batch.
     Lost,
 }
 
-/// How much room the disk has.
+/// How much space the disk has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Room {
     Enough,
-    /// The reserve is being used.
+    /// A part of the reserve is in use.
     Short,
-    /// Most of the reserve is gone.
+    /// Most of the reserve is used up.
     Last,
 }
 
-/// The file as bytes, beside what the journal makes of it.
+/// Access to the bytes of the file, independent of the journal's database.
 pub(crate) trait RawFile: Debug + Send + Sync {
-    /// Reads the next part of it from the disk and holds it against what was written. A look begins at 0. Takes as long as
-    /// the disk does; writes go on meanwhile.
+    /// Reads the next part of the file from the disk and compares it with what was written. A scrub starts at offset 0.
+    /// Takes as long as the disk does; writes go on at the same time.
     fn look(&self, offset: u64) -> FileStep;
 }
 
-/// What a look at a part of the file has found.
+/// The result of scrubbing a part of the file.
 #[derive(Debug)]
 pub(crate) struct FileStep {
-    /// Where to go on; `None` at the end.
+    /// The offset of the next part; `None` at the end.
     pub(crate) next: Option<u64>,
     pub(crate) bytes: u64,
     pub(crate) faults: Vec<ScrubFault>,
-    /// Whether this part, or one before it in this look, has faults.
+    /// Whether this part, or one before it in this scrub, has faults.
     pub(crate) damaged: bool,
 }
 
-/// Rows of keys as the file holds them, in order.
+/// Rows of keys in the file, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
     pub(crate) rows: Vec<(Bytes, Result<KeyValue, String>)>,
     pub(crate) bytes: u64,
-    /// Whether these were the last ones.
+    /// Whether these are the last rows.
     pub(crate) ended: bool,
 }
 
 pub(crate) trait Journal: Send {
-    /// Returns once the batch is durable. After an error the next call is to [`Journal::reopen`].
+    /// Makes the batch durable. After an error, the next call must be [`Journal::reopen`].
     fn commit(&mut self, batch: &Batch) -> Result<(), CommitError>;
 
-    /// Opens the file anew after a failed commit, checks that it holds what was acknowledged, and answers whether the
-    /// failed batch is in it, too. May be called again after an error.
+    /// Reopens the file after a failed commit, and checks that it contains what was acknowledged. Returns whether it
+    /// contains the failed batch as well. May be called again after an error.
     fn reopen(&mut self) -> Result<Fate, CommitError>;
 
     /// The size of the file.
@@ -80,23 +80,23 @@ pub(crate) trait Journal: Send {
         0
     }
 
-    /// Gives the disk back what the file does not need. After an error the next call is to [`Journal::reopen`].
+    /// Returns unused space of the file to the disk. After an error, the next call must be [`Journal::reopen`].
     fn shrink(&mut self) -> Result<(), CommitError> {
         Ok(())
     }
 
-    /// The file, where there is one to be looked at.
+    /// The raw file, if there is one to scrub.
     fn raw(&self) -> Option<Arc<dyn RawFile>> {
         None
     }
 
-    /// Reads rows after a key, until they have so many bytes. Not of a file that is known to be damaged: the next commit
-    /// may fail for it.
+    /// Reads the rows after a key, until they have this many bytes. Must not be called for a file with known damage:
+    /// the next commit might fail because of it.
     fn read_rows(&mut self, _after: Option<&[u8]>, _bytes: usize) -> Result<Rows, CommitError> {
         Ok(Rows { ended: true, ..Rows::default() })
     }
 
-    /// Releases the file; an error if that failed.
+    /// Releases the file; returns an error if that failed.
     fn close(self) -> Result<(), CommitError>
     where
         Self: Sized,
@@ -104,13 +104,13 @@ pub(crate) trait Journal: Send {
         Ok(())
     }
 
-    /// How much room there is, after trying to fill up the reserve.
+    /// How much space is left, after an attempt to fill up the reserve.
     fn room(&mut self) -> Room {
         Room::Enough
     }
 }
 
-/// The journal of a store that lives in memory alone.
+/// The journal of a store that only exists in memory.
 #[derive(Debug)]
 pub(crate) struct NoJournal;
 

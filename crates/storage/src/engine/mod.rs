@@ -1,4 +1,5 @@
-//! The engine of the embedded store: state in memory, and one committer that decides, makes durable and publishes.
+//! The engine of the embedded store: state in memory, and one committer that decides writes, makes them durable and
+//! publishes them.
 
 pub(crate) mod batch;
 pub(crate) mod committer;

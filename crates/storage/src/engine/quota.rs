@@ -1,4 +1,4 @@
-//! How large the store may become: accounting of what its keys take, in all and by share, and the limits on both.
+//! Limits on the size of the store: accounts for the bytes of its keys, in total and by share.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use crate::error::Error;
 use crate::options::{Options, ShareOf};
 use crate::types::{Event, EventKind, KeyRange, KeyValue, Op};
 
-/// What a key takes beside its own bytes and those of its value; etcd's estimate.
+/// The overhead of a key besides its own bytes and those of its value. Source: etcd's estimate.
 pub(crate) const KEY_OVERHEAD_BYTES: u64 = 256;
-/// The alarm clears once this much is free (less with small quotas): more than the largest value.
+/// The alarm clears when this much is free (less with small quotas), which is more than the largest value.
 const CLEAR_BELOW: u64 = 4 * 1024 * 1024;
 
-/// What the live keys take.
+/// The bytes of the live keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) total: u64,
@@ -35,7 +35,7 @@ impl Usage {
         self.shares.get(name).copied().unwrap_or(0)
     }
 
-    /// Takes a key from `before` bytes to `after`.
+    /// Changes a key's bytes from `before` to `after`.
     pub(crate) fn replace(&mut self, share: Option<&[u8]>, before: u64, after: u64) {
         self.total = self.total.saturating_sub(before).saturating_add(after);
         let Some(name) = share else { return };
@@ -60,7 +60,7 @@ impl Usage {
     }
 }
 
-/// What a batch has changed of the usage so far, to be seen on top of a state's.
+/// The changes of the usage by a batch so far, to be added to the usage of a state.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     total: i128,
@@ -94,8 +94,8 @@ fn on(used: u64, change: i128) -> u64 {
     u64::try_from(i128::from(used) + change).unwrap_or(0)
 }
 
-/// How much room is left where `used` bytes would be in use. Above the limit a margin takes what deletions need first:
-/// deletion timestamps and finalizers that are removed.
+/// How much room is left when `used` bytes are in use. A margin above the limit is for what deletions need first:
+/// deletion timestamps and the removal of finalizers.
 fn room_within(used: u64, limit: u64, margin: u64) -> Room {
     if used <= limit {
         Room::Enough
@@ -106,8 +106,8 @@ fn room_within(used: u64, limit: u64, margin: u64) -> Room {
     }
 }
 
-/// What is kept above a limit: a thirty-second of it, at most 32 MiB. Above a quota it is there twice: once for small
-/// updates of anything, and once more for the reserved keys alone.
+/// The margin above a limit: a thirty-second of it, at most 32 MiB. A quota has two: one for small updates of any key,
+/// and another one for the reserved keys alone.
 fn margin(limit: u64) -> u64 {
     (limit / 32).min(32 * 1024 * 1024)
 }
@@ -115,18 +115,18 @@ fn margin(limit: u64) -> u64 {
 /// The limits of a store.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
-    /// `None`: no quota.
+    /// `None` means no quota.
     quota: Option<u64>,
     share: Option<u64>,
     share_of: Option<ShareOf>,
     reserved: Vec<KeyRange>,
 }
 
-/// What a transaction meets.
+/// The state that a transaction is checked against.
 pub(crate) struct Present<'a> {
     pub(crate) usage: &'a Usage,
     pub(crate) changes: &'a Changes,
-    /// The quota's alarm is raised.
+    /// Whether the quota's alarm is raised.
     pub(crate) alarm: bool,
 }
 
@@ -152,7 +152,7 @@ impl Limits {
         self.quota.is_some() || self.share.is_some()
     }
 
-    /// Whether there is room for a transaction's operations, each with the key as it stands.
+    /// Checks whether there is room for a transaction's operations, each with the present state of its key.
     pub(crate) fn check(&self, present: &Present<'_>, ops: &[(&Op, Option<KeyValue>)]) -> Result<(), Error> {
         let mut asked = Changes::default();
         for (op, prev) in ops {
@@ -214,7 +214,8 @@ impl Limits {
         self.reserved.iter().any(|range| range.contains(key))
     }
 
-    /// Whether the quota's alarm is on: raised by a write that it refused, cleared once there is room for any.
+    /// Whether the quota's alarm is raised: a write that the quota refuses raises it, and it is cleared once there is
+    /// room for any write.
     pub(crate) fn alarm(&self, was: bool, refused: bool, used: u64) -> bool {
         self.quota.is_some_and(|quota| {
             let close = used.saturating_add(CLEAR_BELOW.min(quota / 32)) > quota;
@@ -242,7 +243,7 @@ mod tests {
         })
     }
 
-    /// A put whose footprint is so large.
+    /// A put with this footprint.
     fn put(key: &'static str, bytes: u64) -> Op {
         let value = vec![0; bytes as usize - KEY_OVERHEAD_BYTES as usize - key.len()];
         Op::Put { key: key.into(), value: value.into(), lease: None }

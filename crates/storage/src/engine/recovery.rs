@@ -1,4 +1,4 @@
-//! After a commit that failed: the file is opened anew until it shows what became of the batch.
+//! Recovers from a failed commit: reopens the file until it shows the fate of the batch.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use super::health::Retry;
 use super::journal::{CommitError, Fate, Journal};
 use crate::{Error, Result};
 
-/// A batch of which it is not known whether it is durable.
+/// A batch whose durability is unknown.
 #[derive(Debug)]
 pub(super) struct Broken {
     batch: Batch,
     /// The revision before the batch.
     before: u64,
-    /// What requests are refused with meanwhile.
+    /// The error for requests in the meantime.
     error: Error,
-    /// `None`: there is nothing to be tried any more.
+    /// `None` when there is nothing more to try.
     retry: Option<Retry>,
 }
 
 impl Broken {
-    /// What keeps the store from being written to.
+    /// Why the store cannot be written to.
     pub(super) fn reason(&self) -> String {
         match &self.error {
             Error::Unavailable { reason } => reason.to_string(),
@@ -44,7 +44,7 @@ fn refusal(error: &CommitError) -> Error {
 }
 
 impl<J: Journal> Committer<J> {
-    /// Takes note of a failed commit and makes the first attempt at recovering from it.
+    /// Records a failed commit and makes the first attempt to recover from it.
     pub(super) fn commit_failed(&mut self, batch: Batch, before: u64, error: CommitError) -> Result<()> {
         let refused = refusal(&error);
         tracing::error!(%error, "a write could not be made durable, the store is read-only until its file is in order");
@@ -54,13 +54,13 @@ impl<J: Journal> Committer<J> {
         self.broken = Some(Broken { batch, before, error: refused.clone(), retry });
         match self.recover() {
             Ok(Fate::Kept) => Ok(()),
-            // What became of it is known, or will be: its writers are not kept waiting.
+            // The fate of the batch is known, or will be: its writers do not wait for that.
             Ok(Fate::Lost) | Err(_) => Err(refused),
         }
     }
 
-    /// Recovers from a failed commit if it is time to try; an error while the store is read-only. Answers what became
-    /// of the failed batch; nothing has failed: `Kept`.
+    /// Tries to recover from a failed commit if an attempt is due. Returns an error while the store is read-only, and
+    /// otherwise the fate of the failed batch, or `Kept` if nothing has failed.
     pub(super) fn recover(&mut self) -> Result<Fate> {
         let Some(mut broken) = self.broken.take() else { return Ok(Fate::Kept) };
         let time = self.core.options.time.clone();
@@ -73,7 +73,7 @@ impl<J: Journal> Committer<J> {
         let reopened = self.journal.reopen();
         match reopened.map(|fate| self.settle(&broken, fate)) {
             Ok(Ok(fate)) => {
-                tracing::info!(?fate, "the store's file is in order again, writes go on");
+                tracing::info!(?fate, "the store's file is in order again, writes are accepted");
                 self.core.set_failure(None);
                 Ok(fate)
             }
@@ -90,7 +90,7 @@ impl<J: Journal> Committer<J> {
                         broken.retry = None;
                     }
                     Some(retry) => {
-                        tracing::warn!(%error, "the store's file cannot be opened anew yet");
+                        tracing::warn!(%error, "cannot reopen the store's file yet");
                         retry.failed(started, time.now());
                     }
                     None => {}
@@ -102,7 +102,7 @@ impl<J: Journal> Committer<J> {
         }
     }
 
-    /// Brings memory in line with the file.
+    /// Makes the state in memory match the file.
     fn settle(&self, broken: &Broken, fate: Fate) -> Result<Fate> {
         if fate == Fate::Kept {
             self.apply(&broken.batch, broken.before)?;
@@ -110,7 +110,7 @@ impl<J: Journal> Committer<J> {
         Ok(fate)
     }
 
-    /// The leases that a failed batch was to revoke are still there, and due at once.
+    /// The leases that a failed batch was going to revoke still exist and are due at once.
     fn keep_due(&self, batch: &Batch) -> Result<()> {
         let now = self.core.options.time.now();
         let state = self.core.read()?;

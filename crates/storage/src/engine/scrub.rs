@@ -1,7 +1,8 @@
-//! Reads the file bit by bit and holds it against memory: what is never read again may be damaged unnoticed.
+//! Scrubs the file: reads it part by part and compares it with memory, because damage to data that are never read goes
+//! unnoticed.
 //!
-//! First come the bytes of the file, which are held against what was written, beside the writers. Only if all of them are
-//! sound, the rows follow, through the database: whether it finds there what is in memory.
+//! First the bytes of the file are compared with what was written, at the same time as writes. Only if all of them are
+//! intact, the rows follow, through the database: they are compared with the state in memory.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -15,10 +16,10 @@ use super::state::{Scan, State};
 use crate::types::{KeyRange, KeyValue, ScrubFault, ScrubFrom, ScrubStep, damage};
 use crate::{Error, Result};
 
-/// Bytes of rows that one step reads: it holds up writers for about as long as a write does.
+/// The number of bytes of rows that one step reads. It blocks writers for about as long as a write does.
 const STEP_BYTES: usize = 1024 * 1024;
 
-/// Reads the bytes from an offset on, where blocking is allowed.
+/// Scrubs the bytes from an offset on, where blocking is allowed.
 pub(crate) async fn of_file(raw: Arc<dyn RawFile>, offset: u64) -> Result<ScrubStep> {
     let looked = tokio::task::spawn_blocking(move || raw.look(offset)).await;
     let step = looked.map_err(|_| Error::Unavailable { reason: "the file was not looked at".into() })?;
@@ -30,13 +31,13 @@ pub(crate) async fn of_file(raw: Arc<dyn RawFile>, offset: u64) -> Result<ScrubS
 }
 
 impl<J: Journal> Committer<J> {
-    /// Reads the rows after a key, between two batches: the file holds what memory does.
+    /// Scrubs the rows after a key. Between two batches, the file has the same content as memory.
     pub(crate) fn scrub(&mut self, after: Option<&[u8]>) -> Result<ScrubStep> {
         let read = self.journal.read_rows(after, STEP_BYTES);
         let state = self.core.read()?;
         match read {
             Ok(rows) => Ok(compare(&state, after, rows)),
-            // Where it ends nobody can say, so the look ends here, too.
+            // The end of the unreadable part is unknown, so the scrub ends here as well.
             Err(error) => {
                 let key = after.map(Bytes::copy_from_slice).unwrap_or_default();
                 let fault = ScrubFault::of_key(key, error.to_string());
@@ -46,8 +47,8 @@ impl<J: Journal> Committer<J> {
     }
 }
 
-/// What the rows after a key say otherwise than memory. Of keys that were set aside when the file was opened memory knows
-/// no more than the file does: they have been reported then.
+/// Compares the rows after a key with memory. Keys that were set aside when the file was opened are skipped: they were
+/// reported then, and memory contains no more about them than the file.
 fn compare(state: &State, after: Option<&[u8]>, rows: Rows) -> ScrubStep {
     let next = if rows.ended { None } else { rows.rows.last().map(|(key, _)| key.clone()) };
     let range = KeyRange { start: start_after(after), end: next.as_ref().map(|key| start_after(Some(key))) };
@@ -72,12 +73,12 @@ fn compare(state: &State, after: Option<&[u8]>, rows: Rows) -> ScrubStep {
     ScrubStep { next: next.map(|key| ScrubFrom::Row(Some(key))), keys, bytes: 0, faults }
 }
 
-/// The first key that may come after another one.
+/// The first key that can follow another one.
 fn start_after(key: Option<&[u8]>) -> Bytes {
     key.map(|key| Bytes::from([key, &[0]].concat())).unwrap_or_default()
 }
 
-/// The bound of rows after a key.
+/// The bound of the rows after a key.
 pub(crate) fn bound(after: Option<&[u8]>) -> Bound<&[u8]> {
     after.map_or(Bound::Unbounded, Bound::Excluded)
 }
@@ -132,7 +133,7 @@ mod tests {
         let row = |key: &'static str, row| (Bytes::from(key), row);
         let rows = vec![
             row("a", Err("torn".to_owned())),
-            // It does not show what the log says was written.
+            // It does not have the value that the log says was written.
             row("b", Ok(kv("b", "older"))),
             row("d", Err("torn too".to_owned())),
         ];

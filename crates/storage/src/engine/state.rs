@@ -11,13 +11,13 @@ use super::quota::{Usage, footprint};
 use crate::options::ShareOf;
 use crate::types::{Event, EventKind, KeyRange, KeyValue, LeaseId};
 
-/// The revision of a store nobody has written to.
+/// The revision of a store without writes.
 pub(crate) const FIRST_REVISION: u64 = 1;
 
-/// What an event costs in the history beside the bytes it keeps alive.
+/// The overhead of an event in the history, besides the bytes that it keeps alive.
 const EVENT_OVERHEAD_BYTES: usize = 256;
 
-/// One revision: all that a transaction changed.
+/// One revision: all changes of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Commit {
     pub(crate) revision: u64,
@@ -31,7 +31,7 @@ impl Commit {
     }
 }
 
-/// A key between two of its changes; `held` is `None` while it is deleted.
+/// The state of a key between two of its changes; `held` is `None` while it is deleted.
 #[derive(Debug)]
 struct Version {
     revision: u64,
@@ -49,7 +49,7 @@ struct Held {
 #[derive(Debug)]
 struct Entry {
     head: Version,
-    /// What came before the head, oldest first.
+    /// The versions before the head, oldest first.
     older: VecDeque<Version>,
 }
 
@@ -107,8 +107,8 @@ pub(crate) struct State {
     live: usize,
     /// The bytes of the live keys and their values.
     live_bytes: usize,
-    /// Consecutive revisions up to the current one. The first ones may be compacted already: they
-    /// are dropped a few at a time.
+    /// Consecutive revisions up to the current one. The first ones may be compacted already; they are dropped a few at
+    /// a time.
     log: VecDeque<Arc<Commit>>,
     history_bytes: usize,
     leases: BTreeMap<LeaseId, Lease>,
@@ -136,7 +136,7 @@ impl Default for State {
 }
 
 impl State {
-    /// A state without history: the keys as they stood at `revision`.
+    /// Returns a state without history, with the keys of `revision`.
     pub(crate) fn restore(
         revision: u64,
         compacted: u64,
@@ -168,7 +168,7 @@ impl State {
         state
     }
 
-    /// Counts what the live keys take, and goes on counting by these shares.
+    /// Computes the usage of the live keys, and keeps it up to date by these shares.
     pub(crate) fn account(&mut self, share_of: Option<ShareOf>) {
         self.share_of = share_of;
         self.usage = Usage::default();
@@ -225,7 +225,7 @@ impl State {
         entry.head.key_value(key)
     }
 
-    /// Goes on with a scan for at most `steps` keys. True when the range is through.
+    /// Continues a scan for at most `steps` keys. Returns true at the end of the range.
     pub(crate) fn scan(&self, scan: &mut Scan, steps: usize) -> bool {
         let start = match &scan.passed {
             Some(key) => Bound::Excluded(&key[..]),
@@ -258,14 +258,14 @@ impl State {
         true
     }
 
-    /// The revisions after `revision`, at most `max`. The caller has checked that they are there.
+    /// The revisions after `revision`, at most `max`. The caller has checked that they exist.
     pub(crate) fn log_after(&self, revision: u64, max: usize) -> impl Iterator<Item = &Arc<Commit>> {
         let first = self.log.front().map_or(0, |commit| commit.revision);
         let skip = usize::try_from((revision + 1).saturating_sub(first)).unwrap_or(usize::MAX);
         self.log.range(skip.min(self.log.len())..).take(max)
     }
 
-    /// Makes a batch part of the state. It was staged against this very state.
+    /// Applies a batch to the state. The batch must have been decided on this very state.
     pub(crate) fn apply(&mut self, batch: &Batch) {
         for (id, ttl_seconds) in &batch.granted {
             self.leases.insert(*id, Lease { ttl_seconds: *ttl_seconds, ..Lease::default() });
@@ -324,8 +324,8 @@ impl State {
         }
     }
 
-    /// How far the log may be dropped now, if `max` revisions may be and those up to `compacted` are
-    /// due; 0 for not at all.
+    /// How far the log may be dropped now, if at most `max` revisions may be dropped and those up to `compacted` are
+    /// due; 0 if nothing may.
     pub(crate) fn prunable(&self, compacted: u64, max: usize) -> u64 {
         match self.log.front() {
             Some(first) if first.revision <= compacted => compacted.min(first.revision - 1 + max as u64),
@@ -337,7 +337,7 @@ impl State {
         self.log.front().is_some_and(|first| first.revision <= self.compacted)
     }
 
-    /// Up to where to compact so that the history, with what is about to be added, fits its limits.
+    /// Up to where to compact so that the history, including what will be added, is within its limits.
     pub(crate) fn overflow(
         &self,
         added: usize,
@@ -359,7 +359,7 @@ impl State {
         through.filter(|revision| *revision > self.compacted)
     }
 
-    /// Drops the log up to a revision, and the versions of keys that only it needed.
+    /// Drops the log up to a revision, and the versions of keys that only the log needed.
     fn prune(&mut self, through: u64) {
         while let Some(commit) = self.log.pop_front_if(|commit| commit.revision <= through) {
             self.history_bytes -= commit.history_bytes();
@@ -372,7 +372,7 @@ impl State {
     fn forget_before(&mut self, key: &Bytes, revision: u64) {
         let Some(entry) = self.keys.get_mut(key) else { return };
         while entry.older.pop_front_if(|version| version.revision < revision).is_some() {}
-        // A deletion at the edge says no more than the absence of the key would.
+        // At the edge of the history, a deletion means the same as a missing key.
         let deleted = |version: &mut Version| version.revision == revision && version.held.is_none();
         entry.older.pop_front_if(deleted);
         if entry.older.is_empty() && deleted(&mut entry.head) {
@@ -381,17 +381,17 @@ impl State {
     }
 }
 
-/// A range read under way: it may let go of the state between two steps.
+/// A range read in progress. The state may be unlocked between two steps.
 #[derive(Debug)]
 pub(crate) struct Scan {
     range: KeyRange,
     revision: u64,
     limit: usize,
     count: bool,
-    /// The last key looked at.
+    /// The last key that was read.
     passed: Option<Bytes>,
     pub(crate) kvs: Vec<KeyValue>,
-    /// Keys beyond the limit; at most 1 if they are not to be counted.
+    /// The number of keys beyond the limit; at most 1 if they are not to be counted.
     pub(crate) remaining: u64,
 }
 

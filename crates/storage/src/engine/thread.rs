@@ -1,4 +1,4 @@
-//! The commit thread: takes whatever waits and carries it out together, so that it shares an fsync.
+//! The commit thread: takes all waiting requests and executes them together, so that they share an fsync.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
@@ -15,18 +15,18 @@ use super::journal::Journal;
 use crate::options::Options;
 use crate::{Error, Result};
 
-/// How long a batch waits to become as large as the one before: as long as that one took if it was this large or
-/// larger, a part of it if it was smaller. Many writers share the machine with the commits; the fewer of these, the
-/// more of it is theirs.
+/// How long a batch waits to become as large as the one before: if that one had at least this many requests, as long as
+/// its commit took; if it had fewer, a proportional part of that. Writers share the machine with the commits: the fewer
+/// commits there are, the more of it is left for the writers.
 const PATIENT_FROM: u32 = 8;
 const PATIENCE_MAX: Duration = Duration::from_millis(2);
-/// How often a thread that waits for a time looks whether its store was dropped.
+/// How often a thread that waits for a time checks whether its store was dropped.
 const LOOK_FOR_END: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(crate) struct CommitThread {
     sender: Option<mpsc::Sender<Request>>,
-    /// How many requests have to wait for the thread to be woken; 0 while it does not wait for company.
+    /// How many requests must be queued to wake the thread; 0 while it does not wait for more requests.
     wanted: Arc<AtomicUsize>,
     thread: Thread,
     handle: Mutex<Option<JoinHandle<()>>>,
@@ -47,7 +47,7 @@ impl CommitThread {
     pub(crate) async fn send(&self, request: Request) -> Result<()> {
         let sender = self.sender.as_ref().ok_or(Error::Closed)?;
         sender.send(request).await.map_err(|_| Error::Closed)?;
-        // Either this sees that the thread waits, or the thread sees the request.
+        // Either this task sees that the thread waits, or the thread sees the request.
         fence(Ordering::SeqCst);
         let wanted = self.wanted.load(Ordering::Relaxed);
         if wanted > 0 && sender.max_capacity() - sender.capacity() >= wanted {
@@ -58,12 +58,12 @@ impl CommitThread {
 }
 
 impl Drop for CommitThread {
-    /// Waits for the writes under way: once the store is dropped its files can be opened again.
+    /// Waits for the writes in progress: after the store is dropped, its files can be opened again.
     fn drop(&mut self) {
         self.sender = None;
         let handle = self.handle.get_mut().ok().and_then(Option::take);
         if let Some(handle) = handle {
-            // A panic there has been reported by its own thread.
+            // The thread has reported its panic itself.
             let _ = handle.join();
         }
     }
@@ -83,7 +83,7 @@ fn work(core: Arc<Core>, journal: impl Journal, mut queue: Queue) {
             break;
         }
     }
-    // Releases the file before anyone is told that the store is closed.
+    // Releases the file before callers are notified that the store is closed.
     let outcome = committer.close();
     if let Err(error) = &outcome {
         tracing::error!(%error, "the store ended");
@@ -95,7 +95,7 @@ fn work(core: Arc<Core>, journal: impl Journal, mut queue: Queue) {
     }
 }
 
-/// Ends the watches when the thread does, in whatever way.
+/// Ends the watches when the thread ends in any way.
 struct CloseOnExit {
     core: Arc<Core>,
     outcome: Result<()>,
@@ -111,10 +111,10 @@ pub(super) fn not_closed(reason: &str) -> Error {
     Error::NotClosed { reason: reason.into() }
 }
 
-/// What a thread without requests does.
+/// What a thread does while there are no requests.
 enum Idle {
     Wait,
-    /// Something is to be done after a while, requests or not.
+    /// It has something to do after this time, even without requests.
     WaitFor(Duration),
 }
 
@@ -138,8 +138,8 @@ impl Queue {
         Self { receiver, wanted, last_requests: 0, last_commit: Duration::ZERO }
     }
 
-    /// What waits now, or what comes next if nothing does; an empty batch if there is work besides.
-    /// `None` once nobody can send any more.
+    /// Returns the waiting requests, or waits for the next one. Returns an empty batch if there is other work to do,
+    /// and `None` once all senders are dropped.
     fn next_batch(&mut self, options: &Options, idle: Idle) -> Option<Vec<Request>> {
         let first = match idle {
             Idle::Wait => self.receiver.blocking_recv()?,
@@ -160,7 +160,7 @@ impl Queue {
         Some(requests)
     }
 
-    /// The first request, if one comes in time.
+    /// Returns the first request, if one arrives in time.
     fn first_within(&mut self, pause: Duration) -> Result<Request, TryRecvError> {
         let start = Instant::now();
         self.wanted.store(1, Ordering::Relaxed);
@@ -179,11 +179,11 @@ impl Queue {
         first
     }
 
-    /// Writers that have just been answered come back in a moment. Without them every other batch would be nearly empty,
-    /// and everyone would wait for its fsync.
+    /// Waits for more requests. Writers that have just been answered usually send their next request soon. Without
+    /// this, every other batch would be nearly empty, and all writers would wait for its fsync.
     fn wait_for_company(&self, options: &Options) {
         let most = options.batch_requests.min(self.receiver.max_capacity());
-        // One is there already.
+        // One request has arrived already.
         let wanted = self.last_requests.min(most).saturating_sub(1);
         let share = u32::try_from(self.last_requests).map_or(PATIENT_FROM, |n| n.min(PATIENT_FROM));
         let patience = (self.last_commit * share / PATIENT_FROM).min(PATIENCE_MAX);

@@ -1,4 +1,5 @@
-//! One watch from inside: history from the log until it has caught up, then live, and back if it lags.
+//! The task of a watch: reads history from the log until it has caught up, then is live, and returns to history if it
+//! lags.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +12,7 @@ use crate::types::KeyRange;
 use crate::watch::{ProgressRequester, Watch, WatchEvents, WatchItem};
 use crate::{Error, Result};
 
-/// Revisions looked at while the state is held.
+/// The number of revisions that are read while the state is locked.
 const CATCH_UP_REVISIONS: usize = 1024;
 
 struct Watcher {
@@ -24,10 +25,10 @@ struct Watcher {
     ended: bool,
 }
 
-/// What reading history came to.
+/// The result of reading history.
 enum Step {
     Item(WatchItem),
-    /// Nothing for this watcher among the revisions looked at.
+    /// The revisions that were read have no events for this watcher.
     Nothing,
     Joined(Live),
 }
@@ -98,7 +99,7 @@ impl Watcher {
         self.join()
     }
 
-    /// One stretch of history; `None` if that was all of it.
+    /// Reads a part of the history; `None` when all of it has been read.
     fn read_log(&self) -> Result<(Option<Step>, u64)> {
         let state = self.core.read()?;
         if self.delivered < state.compacted() {
@@ -116,8 +117,8 @@ impl Watcher {
         Ok((step, through))
     }
 
-    /// Goes live, unless too much has happened meanwhile. Nothing is published while the hub is
-    /// held, so what the log lacks now is exactly what the hub will send.
+    /// Goes live, unless too much has happened in the meantime. Nothing is published while the hub is locked, so the
+    /// hub will send exactly what the log does not have now.
     fn join(&mut self) -> Result<Step> {
         let core = Arc::clone(&self.core);
         let mut hub = core.hub()?;

@@ -1,4 +1,4 @@
-//! The members of an etcd cluster: connecting to one that lives, and going on to the next when it does not.
+//! The members of an etcd cluster: connects to one that is up, and to the next one when it fails.
 
 use std::io;
 use std::sync::Arc;
@@ -20,13 +20,14 @@ use super::error::Meaning;
 use super::options::{EtcdConfigError, EtcdOptions, EtcdTls};
 use super::proto::{AuthenticateRequest, AuthenticateResponse};
 
-/// The longest message taken from a member.
+/// The size limit of a message from a member, in bytes.
 const MAX_MESSAGE: usize = 1 << 30;
-/// Large enough that a page of a range needs no round trip within: of a stream, and of a connection.
+/// The flow control windows of a stream and of a connection, in bytes. They are large enough for a page of a range
+/// without a round trip.
 const WINDOWS: (u32, u32) = (4 << 20, 64 << 20);
-/// A member that is silent for this long is asked whether it is there. etcd refuses more than one ping in 5 s.
+/// When to ping a silent member. etcd refuses more than one ping in 5 s.
 const KEEP_ALIVE: KeepAlive = KeepAlive { every: Duration::from_secs(10), timeout: Duration::from_secs(5) };
-/// A member cut off from the others must say so instead of going silent.
+/// With this header, a member that has lost its leader returns an error instead of going silent.
 const HAS_LEADER: HeaderName = HeaderName::from_static("hasleader");
 const TOKEN: HeaderName = HeaderName::from_static("token");
 
@@ -49,10 +50,10 @@ struct Endpoint {
     tls: bool,
 }
 
-/// Whether a request may be sent again when nobody knows what became of it.
+/// Whether a request may be repeated when its fate is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repeat {
-    /// It reads, or doing it twice is as good as once.
+    /// It only reads, or executing it twice is the same as once.
     Safely,
     /// Only if it was certainly not sent.
     Never,
@@ -60,7 +61,7 @@ pub enum Repeat {
 
 pub struct Endpoints {
     members: Vec<Endpoint>,
-    /// Which member is tried first.
+    /// The member that is tried first.
     preferred: AtomicUsize,
     current: Mutex<Option<Connection>>,
     tls: Option<TlsConnector>,
@@ -87,7 +88,7 @@ impl Endpoints {
         })
     }
 
-    /// A call with as many attempts as its time and its nature allow.
+    /// Makes a call, with as many attempts as its time and `Repeat` allow.
     pub async fn call<A: Message + Default>(
         &self,
         path: &'static str,
@@ -103,7 +104,7 @@ impl Endpoints {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(error)) => error,
                 Err(_) => {
-                    // A member that does not answer is not asked again first.
+                    // A member that does not answer is not tried first again.
                     self.forget_connection().await;
                     return Err(last.unwrap_or(CallError::Timeout));
                 }
@@ -131,7 +132,7 @@ impl Endpoints {
         self.connection().await?.unary(path, message).await
     }
 
-    /// The connection that requests share, made if there is none.
+    /// Returns the connection that requests share; makes it if there is none.
     async fn connection(&self) -> Result<Connection, CallError> {
         let mut current = self.current.lock().await;
         if let Some(connection) = current.as_ref().filter(|c| !c.is_closed()) {
@@ -148,7 +149,7 @@ impl Endpoints {
         *self.current.lock().await = None;
     }
 
-    /// A new connection to the first member that can be reached.
+    /// Opens a new connection to the first member that can be reached.
     pub async fn connect(&self) -> Result<Connection, CallError> {
         let first = self.preferred.load(Ordering::Relaxed);
         let mut last = CallError::NotSent("there is no address available".into());
@@ -198,7 +199,7 @@ impl Endpoints {
     }
 }
 
-/// In the words of Go's dialer, which operators of etcd know.
+/// The error in the form of Go's dialer, which operators of etcd know.
 fn dial_error(member: &Endpoint, why: &str) -> String {
     format!("transport: Error while dialing: dial tcp {}: {why}", member.authority)
 }

@@ -1,17 +1,17 @@
-//! What goes wrong in a call to etcd, and what it means to the caller of the store.
+//! The errors of calls to etcd, and their meaning for the caller of the store.
 
 use knarr_grpc::{CallError, Code};
 
 use crate::Error;
 
-/// What a failed call means; etcd's own errors are known by their text alone.
+/// The meaning of a failed call. etcd's own errors are recognized by their text alone.
 pub trait Meaning {
     fn says(&self, text: &str) -> bool;
 
-    /// Whether another member, or the same one a little later, may do better.
+    /// Whether another member, or the same one a little later, may succeed.
     fn is_passing(&self) -> bool;
 
-    /// Whether the token of an authenticated client has run out.
+    /// Whether the token of an authenticated client has expired.
     fn is_token_expired(&self) -> bool;
 
     fn is_compacted(&self) -> bool {

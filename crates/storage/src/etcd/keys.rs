@@ -1,4 +1,4 @@
-//! The store's keys as etcd's keys, below a prefix, and etcd's values as the store's.
+//! Maps the store's keys to etcd's keys below a prefix, and etcd's values to the store's.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -6,11 +6,11 @@ use super::proto;
 use crate::Error;
 use crate::types::{KeyRange, KeyValue, LeaseId};
 
-/// Where the store's keys live in etcd.
+/// The place of the store's keys in etcd.
 #[derive(Debug, Clone)]
 pub struct Keyspace {
     prefix: Bytes,
-    /// What all of them begin with: `/knarr` does not cover the keys of a cluster in `/knarr-2`.
+    /// The prefix of all keys, with a final slash: `/knarr` must not cover the keys of a cluster in `/knarr-2`.
     below: Bytes,
 }
 
@@ -27,19 +27,19 @@ impl Keyspace {
         whole.freeze()
     }
 
-    /// `key` and `range_end` as etcd wants them.
+    /// Returns `key` and `range_end` in etcd's form.
     pub fn range(&self, range: &KeyRange) -> (Bytes, Bytes) {
         let start = if range.start.is_empty() { self.below.clone() } else { self.key(&range.start) };
         let end = match &range.end {
             Some(end) => Some(self.key(end)),
             None => KeyRange::prefix(self.below.clone()).end,
         };
-        // Zero bytes stand for the first key and for what is behind the last one.
+        // In etcd, a zero byte stands for the first key, and as the end for no upper end.
         let zero = Bytes::from_static(b"\0");
         (if start.is_empty() { zero.clone() } else { start }, end.unwrap_or(zero))
     }
 
-    /// The store's own key; `None` if it is not below the prefix.
+    /// Returns the store's own key; `None` if it is not below the prefix.
     fn strip(&self, key: &Bytes) -> Option<Bytes> {
         key.starts_with(&self.prefix).then(|| key.slice(self.prefix.len()..))
     }
@@ -58,7 +58,7 @@ impl Keyspace {
     }
 }
 
-/// etcd counts in signed numbers that are never negative.
+/// Converts a revision: etcd uses signed numbers that are never negative.
 pub fn revision(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }

@@ -36,20 +36,20 @@ use crate::types::{
 use crate::watch::{Watch, WatchRequest};
 use crate::{Error, Result};
 
-/// A lease of this process: etcd ends it too, but the store's own clock says when it has to.
+/// A lease of this process. etcd expires it as well, but the store's own clock determines when it is due.
 struct Lease {
     ttl: Duration,
     deadline: Duration,
 }
 
-/// What clones of the engine share.
+/// The state that clones of the engine share.
 pub struct Shared {
     endpoints: Endpoints,
     keys: Keyspace,
     options: EtcdOptions,
     limits: Options,
     leases: Mutex<BTreeMap<LeaseId, Lease>>,
-    /// The newest compaction that this process knows of.
+    /// The newest compaction known to this process.
     compacted: AtomicU64,
     watchers: AtomicU64,
     closed: CancellationToken,
@@ -70,10 +70,10 @@ impl std::ops::Deref for Etcd {
 }
 
 impl Etcd {
-    /// Checks the options. Connections are made when they are needed, as often as they are needed.
+    /// Creates the store after checking the options. Connections are opened on demand.
     pub fn new(options: EtcdOptions) -> std::result::Result<Self, EtcdConfigError> {
         let limits = Options {
-            // etcd's own limit is on a whole request; it refuses what is above.
+            // etcd has a limit on the whole request, and refuses larger ones itself.
             max_value_bytes: usize::MAX,
             max_txn_ops: options.max_txn_ops,
             ..Options::default()
@@ -91,7 +91,7 @@ impl Etcd {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// A call, unless the store is closed before it is answered.
+    /// Makes a call, unless the store is closed before it is answered.
     async fn call<A: Message + Default>(
         &self,
         path: &'static str,
@@ -111,8 +111,8 @@ impl Etcd {
 
     async fn revoke(&self, lease: LeaseId) -> Result<()> {
         let request = proto::LeaseRequest { id: number(lease.get()) };
-        // Revoking twice is as good as once; that it was done already is no failure of a second attempt,
-        // but cannot be told from there having been none.
+        // Revoking twice is the same as once. If a second attempt finds no lease, that may be because the first one
+        // succeeded, but it cannot be distinguished from a lease that never existed.
         let answer = self
             .call::<proto::HeaderOnly>("/etcdserverpb.Lease/LeaseRevoke", &request, Repeat::Never)
             .await?;
@@ -171,7 +171,7 @@ impl Store for Etcd {
                 self.compacted.fetch_max(revision, Ordering::AcqRel);
                 Ok(())
             }
-            // Somebody else has done it, or more than that.
+            // Another server has compacted to this revision or further.
             Err(error) if error.is_compacted() => Ok(()),
             Err(error) if error.is_future_revision() => {
                 Err(Error::FutureRevision { requested: revision, current: self.latest_revision().await? })
@@ -189,7 +189,7 @@ impl Store for Etcd {
             return Err(Error::Invalid("a lease must last at least a second"));
         }
         let request = proto::LeaseGrantRequest { ttl: number(ttl_seconds) };
-        // A lease that nobody knows of ends by itself.
+        // A lease that no one knows expires by itself.
         let answer: proto::LeaseGrantResponse =
             self.call("/etcdserverpb.Lease/LeaseGrant", &request, Repeat::Safely).await??;
         if !answer.error.is_empty() {
@@ -222,7 +222,7 @@ impl Store for Etcd {
         let request = proto::LeaseRequest { id: number(lease.get()) };
         let answer: proto::LeaseTimeToLiveResponse =
             self.call("/etcdserverpb.Lease/LeaseTimeToLive", &request, Repeat::Safely).await??;
-        // etcd answers -1 for the time left of a lease that there is not.
+        // etcd returns -1 as the time left of a lease that does not exist.
         if answer.ttl < 0 || answer.granted_ttl <= 0 {
             return Err(Error::LeaseNotFound(lease));
         }
@@ -261,7 +261,7 @@ impl Store for Etcd {
             leases: leases.leases.len() as u64,
             watchers: self.watchers.load(Ordering::Relaxed),
             history_revisions: counted.revision.saturating_sub(compacted),
-            // The members' memory, not this process's.
+            // The history is in the members' memory, not in this process.
             history_bytes: 0,
             file_bytes: revision(member.db_size),
             live_bytes: 0,

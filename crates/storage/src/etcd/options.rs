@@ -1,4 +1,4 @@
-//! Where etcd is, how it is spoken to, and the limits of that.
+//! The options of the etcd engine: endpoints, credentials and limits.
 
 use std::time::Duration;
 
@@ -7,29 +7,29 @@ use crate::options::TimeSource;
 /// Certificates for `https` endpoints, in PEM.
 #[derive(Clone, Default)]
 pub struct EtcdTls {
-    /// The authorities that sign the members' certificates; `None`: those of the system.
+    /// The CAs of the members' certificates; `None` for the system's.
     pub ca_pem: Option<String>,
     /// A client certificate and its key.
     pub client_pem: Option<(String, String)>,
 }
 
-/// Everything the etcd engine needs to know.
+/// All options of the etcd engine.
 #[derive(Clone)]
 pub struct EtcdOptions {
-    /// `http://host:port` or `https://host:port`, of which any live one will do.
+    /// `http://host:port` or `https://host:port`. Any member that is up is used.
     pub endpoints: Vec<String>,
-    /// What every key begins with in etcd. Nobody else may write below it.
+    /// The prefix of all keys in etcd. Nothing else may write below it.
     pub prefix: String,
     pub tls: EtcdTls,
-    /// For an etcd with authentication switched on: user and password.
+    /// User and password, for an etcd with authentication enabled.
     pub user: Option<(String, String)>,
-    /// How long a request may take, with all attempts at all endpoints.
+    /// The time limit of a request, including all attempts at all endpoints.
     pub request_timeout: Duration,
-    /// How long one attempt to connect may take.
+    /// The time limit of one attempt to connect.
     pub connect_timeout: Duration,
-    /// Operations, and conditions, of one transaction: etcd's `--max-txn-ops`.
+    /// The number of operations, and of conditions, in one transaction: etcd's `--max-txn-ops`.
     pub max_txn_ops: usize,
-    /// Batches that wait for a watch's reader before etcd is made to wait.
+    /// The number of batches that may wait for a watch's reader before etcd has to wait.
     pub watch_buffer: usize,
     pub time: TimeSource,
 }
@@ -50,7 +50,7 @@ impl EtcdOptions {
     }
 }
 
-/// Options that cannot work.
+/// Why options are unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdConfigError {
     #[error("no endpoint of etcd is given")]

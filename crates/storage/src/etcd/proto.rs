@@ -70,7 +70,7 @@ pub struct RangeResponse {
     pub kvs: Vec<KeyValue>,
     #[prost(bool, tag = "3")]
     pub more: bool,
-    /// All keys of the range, whatever the limit.
+    /// The number of all keys in the range, regardless of the limit.
     #[prost(int64, tag = "4")]
     pub count: i64,
 }
@@ -205,7 +205,7 @@ pub struct CompactionRequest {
     pub revision: i64,
 }
 
-/// An answer of which only the header matters: compaction, revocation.
+/// A response of which only the header matters: to compaction or revocation.
 #[derive(Clone, PartialEq, Message)]
 pub struct HeaderOnly {
     #[prost(message, optional, tag = "1")]
@@ -226,7 +226,7 @@ pub struct LeaseGrantResponse {
     pub error: String,
 }
 
-/// Names a lease: to revoke it or to keep it alive.
+/// Names a lease, to revoke it or to keep it alive.
 #[derive(Clone, PartialEq, Message)]
 pub struct LeaseRequest {
     #[prost(int64, tag = "1")]
@@ -235,7 +235,7 @@ pub struct LeaseRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub struct LeaseTimeToLiveResponse {
-    /// What is left, in seconds; -1 if there is no such lease.
+    /// The time left in seconds; -1 if the lease does not exist.
     #[prost(int64, tag = "3")]
     pub ttl: i64,
     #[prost(int64, tag = "4")]
@@ -244,7 +244,7 @@ pub struct LeaseTimeToLiveResponse {
 
 #[derive(Clone, PartialEq, Message)]
 pub struct LeaseKeepAliveResponse {
-    /// 0 if there is no such lease.
+    /// 0 if the lease does not exist.
     #[prost(int64, tag = "3")]
     pub ttl: i64,
 }
@@ -268,7 +268,7 @@ pub struct WatchCreateRequest {
     pub start_revision: i64,
     #[prost(bool, tag = "6")]
     pub prev_kv: bool,
-    /// Large answers may come in several messages.
+    /// Allows large responses to be split into several messages.
     #[prost(bool, tag = "8")]
     pub fragment: bool,
 }
@@ -299,7 +299,7 @@ pub struct WatchResponse {
     pub compact_revision: i64,
     #[prost(string, tag = "6")]
     pub cancel_reason: String,
-    /// More of the same answer follows.
+    /// Whether more of the same response follows.
     #[prost(bool, tag = "7")]
     pub fragment: bool,
     #[prost(message, repeated, tag = "11")]

@@ -1,4 +1,4 @@
-//! Range reads: paged, so that no answer is large, all pages at one revision.
+//! Range reads: in pages, so that no response is large, all at one revision.
 
 use knarr_grpc::CallError;
 
@@ -12,18 +12,18 @@ use crate::{Error, Result};
 
 pub(super) const RANGE: &str = "/etcdserverpb.KV/Range";
 
-/// Keys of the first page; later ones aim at [`PAGE_BYTES`].
+/// The number of keys in the first page; later ones are sized for [`PAGE_BYTES`].
 const FIRST_PAGE: usize = 500;
 const MOST_KEYS: usize = 10_000;
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
-/// How often a read of the latest revision starts anew because that was compacted under it.
+/// How often a read of the latest revision is retried because that revision was compacted during the read.
 const ATTEMPTS: usize = 4;
 
-/// What one request to etcd came to.
+/// The response to one request.
 struct Page {
     kvs: Vec<KeyValue>,
     more: bool,
-    /// All keys from the page's start on.
+    /// The number of all keys from the page's start on.
     count: u64,
     revision: u64,
 }
@@ -101,7 +101,7 @@ impl Etcd {
         })
     }
 
-    /// The current revision, if `at` can be read.
+    /// Returns the current revision, if `at` can be read.
     pub(super) async fn check_readable(&self, at: u64) -> Result<u64> {
         let (key, range_end) = self.keys.range(&KeyRange::all());
         let request = proto::RangeRequest {
@@ -118,16 +118,16 @@ impl Etcd {
         }
     }
 
-    /// The revision of the last write that any member has answered.
+    /// Returns the revision of the last write that any member has acknowledged.
     pub(super) async fn latest_revision(&self) -> Result<u64> {
-        // A key that does not exist: nothing but the revision is read, but with the members' agreement.
+        // The key does not exist: the request only returns the revision, but as a linearizable read.
         let request =
             proto::RangeRequest { key: self.keys.key(b"\0"), count_only: true, ..Default::default() };
         let answer: proto::RangeResponse = self.call(RANGE, &request, Repeat::Safely).await??;
         Ok(header_revision(answer.header.as_ref()))
     }
 
-    /// What a refusal of a revision means: etcd names neither the current nor the compacted one.
+    /// Returns the error for a refused revision. etcd names neither the current nor the compacted revision.
     async fn refused_revision(&self, error: CallError, requested: u64) -> Error {
         if error.is_future_revision() {
             return match self.latest_revision().await {
@@ -145,7 +145,7 @@ impl Etcd {
     }
 }
 
-/// How many keys to ask for, going by the size of those that came.
+/// Returns the number of keys to request, based on the size of those received.
 fn next_page(keys: usize, bytes: usize) -> usize {
     let average = bytes.checked_div(keys).unwrap_or(1).max(1);
     (PAGE_BYTES / average).clamp(1, MOST_KEYS)

@@ -1,4 +1,4 @@
-//! The engine on real etcd servers: the suite, TLS, failover, restarts, compaction under a watch.
+//! Tests the engine on real etcd servers: the suite, TLS, failover, restarts, compaction under a watch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ async fn put(store: &Etcd, key: &str, value: &str) -> u64 {
     store.put(key, value, Precondition::Any, None).await.unwrap().kv.mod_revision
 }
 
-/// Revisions of all events up to and including one.
+/// The revisions of all events up to and including `through`.
 async fn revisions(watch: &mut Watch, through: u64) -> Vec<u64> {
     let mut seen = Vec::new();
     loop {
@@ -54,13 +54,13 @@ async fn a_watch_survives_restarts_without_losing_or_repeating() {
         for i in 0..20 {
             last = put(&store, "k", &format!("{round}-{i}")).await;
         }
-        // Some of it is read before the member dies, some only after it has come back.
+        // Some events are read before the member dies, some only after it is back.
         if round % 2 == 0 {
             assert_eq!(revisions(&mut watch, last).await.len(), 20);
         }
         server.kill();
         server.run();
-        // A read is tried again until the member is back; a write might have been carried out.
+        // A read is retried until the member is back. A write is not, because it might have been executed.
         store.current_revision().await.unwrap();
         let next = put(&store, "k", "after").await;
         let expected: Vec<u64> = if round % 2 == 0 { vec![next] } else { (last - 19..=next).collect() };
@@ -85,7 +85,7 @@ async fn a_watch_that_is_overtaken_by_compaction_says_so() {
     let server = Server::start();
     let store = server.store(EtcdOptions { watch_buffer: 1, ..server.options() }).await;
     let mut watch = store.watch(WatchRequest::prefix("k")).await.unwrap();
-    // Nobody reads: much more than what waits on the way is left to etcd's history.
+    // There is no reader: most of the events stay in etcd's history.
     let big = "x".repeat(500 * 1024);
     let mut last = 0;
     for _ in 0..WRITES {
@@ -158,7 +158,7 @@ async fn large_ranges_and_values_come_whole() {
     let some = store.range(RangeRequest::prefix("big/").limit(7)).await.unwrap();
     assert_eq!((some.kvs.len(), some.more, some.remaining), (7, true, 5));
     assert_eq!(revisions(&mut watch, all.revision).await.len(), 12);
-    // What is above etcd's `--max-request-bytes` is refused in etcd's words.
+    // etcd refuses values above its `--max-request-bytes` with its own message.
     let above = store.put("a".into(), vec![b'x'; 1_700_000].into(), Precondition::Any, None).await;
     assert_eq!(above, Err(Error::Backend("etcdserver: request is too large".into())));
 }
@@ -171,7 +171,7 @@ async fn leases_end_in_etcd_too() {
     let key = Bytes::from_static(b"leased");
     let written = store.put(key, Bytes::new(), Precondition::Any, Some(lease)).await.unwrap().kv;
     let mut watch = store.watch(WatchRequest::prefix("leased").after(written.mod_revision)).await.unwrap();
-    // Nobody calls `expire_leases`.
+    // The test does not call `expire_leases`.
     loop {
         if let WatchItem::Events(batch) = watch.next().await.unwrap().unwrap() {
             assert_eq!(batch.events[0].kind, EventKind::Delete);

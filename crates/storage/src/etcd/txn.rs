@@ -1,4 +1,4 @@
-//! Transactions: conditions as etcd's compares, and what to read when one of them does not hold.
+//! Transactions: conditions as etcd's compares, and reads for the case that one of them fails.
 
 use bytes::Bytes;
 
@@ -8,7 +8,7 @@ use crate::error::Conflict;
 use crate::types::{Compare, KeyValue, LeaseId, Op, OpResult, Precondition, TxnResponse};
 use crate::{Error, Result};
 
-/// The whole transaction as one request.
+/// Encodes the whole transaction as one request.
 pub fn request(keys: &Keyspace, compares: &[Compare], ops: &[Op]) -> proto::TxnRequest {
     let read = |compare: &Compare| RequestOp {
         request: Some(Request::Range(proto::RangeRequest {
@@ -41,7 +41,7 @@ fn conditions(key: Bytes, condition: Precondition) -> Vec<proto::Compare> {
                 key: key.clone(),
                 value: Some(CompareValue::ModRevision(number(revision))),
             };
-            // To etcd, a key that does not exist was last written by revision 0.
+            // For etcd, a key that does not exist has mod revision 0.
             vec![version(CompareResult::Greater), written]
         }
     }
@@ -63,7 +63,7 @@ fn operation(keys: &Keyspace, op: &Op) -> Request {
     }
 }
 
-/// What the answer means: the operations' results, or the first condition that did not hold.
+/// Decodes the response: the operations' results, or the first condition that failed.
 pub fn outcome(
     keys: &Keyspace,
     compares: &[Compare],
@@ -112,7 +112,7 @@ fn written(
     }
 }
 
-/// All keys were read at the revision of the comparison, so the same condition fails here.
+/// Returns the conflict. All keys were read at the revision of the comparison, so the same condition fails here.
 fn conflict(
     keys: &Keyspace,
     compares: &[Compare],

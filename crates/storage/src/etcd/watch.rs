@@ -1,7 +1,7 @@
-//! Watches on etcd: one connection each, made again when it fails, without losing or repeating an event.
+//! Watches on etcd: one connection for each, reopened when it fails, without losing or repeating an event.
 //!
-//! A watch follows everything below the store's prefix and hands on what is in its range, so that any write of
-//! the store shows how far it has come.
+//! A watch reads everything below the store's prefix and delivers the events in its range, so that any write of the
+//! store shows its progress.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,22 +22,22 @@ use crate::{Error, Result, Store};
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
-/// How long a revision may take to arrive before etcd is asked for it: events are usually on their way.
+/// How long a revision may take to arrive before etcd is asked for progress: events are usually on their way.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// The same where asking costs a write. etcd looks for history ten times a second.
+/// The same where asking requires a write. etcd checks for history ten times a second.
 const PATIENCE_BEFORE_MARK: Duration = Duration::from_millis(300);
-/// Between two attempts to get at a revision that does not come.
+/// The time between two attempts to get a revision that does not arrive.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// Written to by whoever needs a later revision of a watch than its events give.
+/// The key that is written when a watch needs a later revision than its events show.
 const MARK: &[u8] = b"/progress";
 
-/// One watch as etcd serves it, until its connection fails.
+/// A watch on etcd, until its connection fails.
 struct Session {
     requests: Requests,
     answers: Answers,
-    /// Whether the member's word about progress can be taken.
+    /// Whether the member's progress marks can be trusted.
     tells_progress: bool,
-    /// Events of revisions of which more may follow.
+    /// The events of a revision that may have more events.
     partial: Vec<Event>,
 }
 
@@ -52,7 +52,7 @@ struct Watcher {
     range: KeyRange,
     /// Everything up to this revision has been delivered.
     delivered: u64,
-    /// A revision that somebody waits for.
+    /// A revision that a caller waits for.
     target: Option<u64>,
     ask_at: Instant,
     out: mpsc::Sender<Result<WatchItem>>,
@@ -61,12 +61,12 @@ struct Watcher {
 
 type Asking = Pin<Box<dyn Future<Output = Result<u64>> + Send>>;
 
-/// What a session ended with.
+/// Why a session ended.
 enum End {
-    /// Go on with a new one.
+    /// Continue with a new session.
     Again(CallError),
     Failed(Error),
-    /// Nobody reads any more.
+    /// The reader was dropped.
     Left,
 }
 
@@ -84,7 +84,7 @@ pub(super) async fn start(etcd: &Etcd, request: WatchRequest) -> Result<Watch> {
     let session = Session::open(etcd, after, after >= current).await?;
     let (out, receiver) = mpsc::channel(etcd.options.watch_buffer.max(1));
     let wanted = Arc::new(Notify::new());
-    // The first mark comes once the history is through.
+    // The first progress mark is sent when the history has been delivered.
     wanted.notify_one();
     let requester = {
         let wanted = Arc::clone(&wanted);
@@ -108,13 +108,13 @@ pub(super) async fn start(etcd: &Etcd, request: WatchRequest) -> Result<Watch> {
 }
 
 impl Session {
-    /// Starts after a revision. If that is the current one, etcd need not look for history.
+    /// Opens a session after a revision. If that is the current one, etcd need not search its history.
     async fn open(etcd: &Etcd, after: u64, is_current: bool) -> Result<Self, CallError> {
         let first = if is_current { after + 1 } else { after };
         let (session, at) = Self::open_at(etcd, first.max(1)).await?;
         if is_current && at != after {
-            // Something has happened in between. Beginning with the event that is known already shows whether
-            // history is missing; see `Watcher::take`.
+            // There are newer writes. Starting with the event that is known already shows whether history is missing;
+            // see `Watcher::take`.
             return Ok(Self::open_at(etcd, after.max(1)).await?.0);
         }
         Ok(session)
@@ -129,7 +129,7 @@ impl Session {
             prev_kv: true,
             fragment: true,
         };
-        // A connection of its own: a slow reader must not hold up requests.
+        // The watch has a connection of its own, because a slow reader must not block requests.
         let opening = async {
             let connection = etcd.endpoints.connect().await?;
             let member: proto::StatusResponse =
@@ -153,7 +153,7 @@ fn ended() -> CallError {
     CallError::Broken("the watch ended".into())
 }
 
-/// Since these versions a progress mark never overtakes the events before it.
+/// Whether a progress mark never overtakes the events before it. Etcd guarantees that from these versions on.
 fn tells_progress(version: &str) -> bool {
     let mut parts = version.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
     let (major, minor, patch) =
@@ -195,7 +195,7 @@ impl Watcher {
         self.etcd.watchers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A new session where the last one stopped; `None` if nobody reads any more.
+    /// Opens a new session where the last one stopped; `None` if the reader was dropped.
     async fn reopen(&self, backoff: &mut Duration) -> Option<Result<Session>> {
         loop {
             tokio::select! {
@@ -205,7 +205,8 @@ impl Watcher {
             }
             *backoff = (*backoff * 2).min(LONGEST_BACKOFF);
             let opened = async {
-                // A revision that the members do not know any more means another history: begin anew.
+                // If the members do not know the revision any more, their history was replaced: the watch fails, so
+                // that its reader starts again.
                 self.etcd.check_readable(self.delivered).await?;
                 Ok(Session::open(&self.etcd, self.delivered, false).await?)
             };
@@ -248,7 +249,7 @@ impl Watcher {
         }
     }
 
-    /// Somebody waits for a mark of at least this revision.
+    /// Records that a caller waits for a progress mark of at least the revision `latest`.
     async fn wait_for(&mut self, session: &Session, latest: Result<u64>) -> Result<(), End> {
         match latest {
             Ok(latest) if latest <= self.delivered => self.send(WatchItem::Progress(self.delivered)).await,
@@ -259,14 +260,14 @@ impl Watcher {
             }
             Err(Error::Closed) => Err(End::Failed(Error::Closed)),
             Err(_) => {
-                // Whoever waits goes on waiting until etcd is back.
+                // The caller keeps waiting until etcd is back.
                 self.wanted.notify_one();
                 Ok(())
             }
         }
     }
 
-    /// The revision that is waited for was moved by others than this store: makes etcd show it.
+    /// Makes etcd show the revision that is waited for, which was written outside of this store.
     fn ask(&mut self, session: &Session) {
         self.ask_at = Instant::now() + ASK_AGAIN;
         if session.tells_progress {
@@ -301,14 +302,14 @@ impl Watcher {
             }
             return Ok(());
         }
-        // What is on its way comes without being asked for.
+        // Events that are on their way arrive without asking for them.
         self.ask_at = Instant::now() + session.patience();
         for event in answer.events {
             if let Some(event) = self.event(event).map_err(End::Failed)? {
                 session.partial.push(event);
             }
         }
-        // All events of a revision go on together: of the last one, more may follow.
+        // All events of a revision are delivered together. The last revision may have more events.
         let through = if answer.fragment {
             session.partial.last().map_or(0, |event| event.kv.mod_revision.saturating_sub(1))
         } else {
@@ -319,7 +320,7 @@ impl Watcher {
         self.deliver(events).await
     }
 
-    /// An event that has not been delivered yet.
+    /// Decodes an event; `None` if it has been delivered already.
     fn event(&self, event: proto::Event) -> Result<Option<Event>> {
         let Some(kv) = event.kv else { return Err(Error::Invalid("etcd sent an event without a key")) };
         let kv = self.etcd.keys.key_value(kv)?;
@@ -329,7 +330,7 @@ impl Watcher {
         let prev = event.prev_kv.map(|kv| self.etcd.keys.key_value(kv)).transpose()?;
         let deleted = event.kind == proto::EventType::Delete as i32;
         if prev.is_none() && (deleted || kv.version > 1) {
-            // The value before was compacted before the event could be sent.
+            // The previous value was compacted before the event could be sent.
             let requested = kv.mod_revision - 1;
             return Err(Error::Compacted { requested, compacted: kv.mod_revision });
         }
@@ -360,7 +361,7 @@ impl Watcher {
     }
 }
 
-/// The current revision, or an error after a pause: it is asked for again at once.
+/// Returns the current revision, or an error after a pause: the caller retries at once.
 async fn latest(etcd: Etcd) -> Result<u64> {
     let latest = etcd.latest_revision().await;
     if latest.is_err() {
@@ -369,7 +370,7 @@ async fn latest(etcd: Etcd) -> Result<u64> {
     latest
 }
 
-/// Waits for what is being asked, or for ever if nothing is.
+/// Waits for the running request, or forever if there is none.
 async fn poll(asking: &mut Option<Asking>) -> Result<u64> {
     match asking {
         Some(asking) => asking.as_mut().await,
@@ -378,7 +379,7 @@ async fn poll(asking: &mut Option<Asking>) -> Result<u64> {
 }
 
 impl Etcd {
-    /// What etcd has compacted, as a watch on what is gone is told.
+    /// Returns the revision that etcd has compacted, which it reports to a watch on a compacted revision.
     pub(super) async fn compacted_revision(&self, gone: u64) -> Result<u64> {
         let (mut session, _) = Session::open_at(self, gone.max(1)).await?;
         let told = async {

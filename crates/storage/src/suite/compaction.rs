@@ -1,4 +1,4 @@
-//! What compaction takes away and what it leaves.
+//! What compaction removes and what it keeps.
 
 use std::sync::Arc;
 

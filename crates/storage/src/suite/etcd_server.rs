@@ -11,7 +11,7 @@ use crate::{Etcd, EtcdOptions};
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// A running member, killed and removed with its owner.
+/// A running member, killed and removed when it is dropped.
 pub struct Server {
     folder: PathBuf,
     port: u16,
@@ -30,7 +30,7 @@ impl Server {
         Self::start_with("http", |_| Vec::new())
     }
 
-    /// With further arguments, made knowing the member's folder.
+    /// Starts a member with further arguments, which may depend on its folder.
     pub fn start_with(scheme: &'static str, extra: impl Fn(&PathBuf) -> Vec<String>) -> Self {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("knarr-etcd-{}-{n}", std::process::id()));
@@ -46,7 +46,7 @@ impl Server {
         format!("{}://127.0.0.1:{}", self.scheme, self.port)
     }
 
-    /// Starts the process, on the data that are there.
+    /// Starts the process with the existing data.
     pub fn run(&mut self) {
         let peer = format!("http://127.0.0.1:{}", self.peer_port);
         let child = Command::new("etcd")
@@ -64,7 +64,7 @@ impl Server {
         self.child = Some(child);
     }
 
-    /// kill -9.
+    /// Kills the process with SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
@@ -78,7 +78,7 @@ impl Server {
         EtcdOptions { prefix, request_timeout: Duration::from_secs(30), ..EtcdOptions::new(vec![self.url()]) }
     }
 
-    /// A store on it, once it answers.
+    /// Returns a store on the member, once it answers.
     pub async fn store(&self, options: EtcdOptions) -> Etcd {
         let store = Etcd::new(options).unwrap();
         if let Err(error) = store.current_revision().await {

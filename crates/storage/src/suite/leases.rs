@@ -1,4 +1,4 @@
-//! Leases, with time that stands still unless it is moved.
+//! Leases, with a clock that only the test advances.
 
 use std::sync::Arc;
 use std::time::Duration;

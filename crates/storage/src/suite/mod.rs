@@ -1,4 +1,4 @@
-//! What every engine must do, as one suite that each of them runs. It panics where one does not.
+//! The behavior that every engine must have, as one suite for all engines. It panics where an engine differs.
 
 mod compaction;
 pub mod etcd_server;
@@ -18,12 +18,12 @@ use bytes::Bytes;
 
 use crate::{Precondition, PutResponse, Result, Store};
 
-/// An empty store, and time to move.
+/// An empty store with a clock that the test advances.
 pub struct Fixture {
     pub store: Arc<dyn Store>,
-    /// Moves on the time that the store's leases go by.
+    /// Advances the clock of the store's leases.
     pub advance: Box<dyn Fn(Duration) + Send + Sync>,
-    /// Whatever must outlive the store, its folder for one.
+    /// Values that must outlive the store, for example its folder.
     pub keep: Box<dyn Any + Send + Sync>,
 }
 
@@ -49,7 +49,7 @@ const CASES: &[(&str, Case)] = cases! {
 /// Longer than any case takes on a slow machine.
 const CASE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Runs every case, each with a fresh store.
+/// Runs every case, each with a new store.
 pub async fn run<F, Fut>(new_fixture: F)
 where
     F: Fn() -> Fut,

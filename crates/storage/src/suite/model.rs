@@ -1,4 +1,4 @@
-//! Random operations on a store and on the plainest model of one: every answer must be the same.
+//! Random operations on a store and on a simple model of one: all answers must be equal.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Model {
         self.at(self.current())
     }
 
-    /// The first key whose condition fails, or the transaction done.
+    /// Executes the transaction, or returns the first key whose condition fails.
     fn txn(&mut self, compares: &[Compare], ops: &[Op]) -> std::result::Result<u64, Bytes> {
         for compare in compares {
             if !compare.condition.holds(self.latest().get(&compare.key)) {
@@ -72,7 +72,7 @@ impl Model {
         Ok(self.current())
     }
 
-    /// What changed between two neighbouring revisions.
+    /// The changes between two neighbouring revisions.
     fn events(&self, revision: u64, range: &KeyRange) -> Vec<Event> {
         let (before, after) = (self.at(revision - 1), self.at(revision));
         let mut events = Vec::new();
@@ -207,7 +207,7 @@ async fn check_watch(fixture: &Fixture, model: &Model, rng: &mut Rng, context: &
     let request = WatchRequest { range: range.clone(), after: Some(after) };
     let mut watch = fixture.store.watch(request).await?;
     watch.progress_requester().request();
-    // Events of one revision come in the order of its operations, which the model does not keep.
+    // The events of one revision are in the order of its operations, which the model does not record.
     let mut seen = collect(&mut watch, model.current()).await?;
     seen.sort_by(|a, b| (a.kv.mod_revision, &a.kv.key).cmp(&(b.kv.mod_revision, &b.kv.key)));
     let expected: Vec<Event> =

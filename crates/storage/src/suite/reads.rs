@@ -74,7 +74,7 @@ pub(super) async fn old_revisions(fixture: Arc<Fixture>) -> Result<()> {
     Ok(())
 }
 
-/// Every page of a listing shows the store as it was at the first one, whatever is written meanwhile.
+/// Every page of a listing shows the store as it was for the first page, whatever is written in the meantime.
 pub(super) async fn pages_of_one_revision_while_writing(fixture: Arc<Fixture>) -> Result<()> {
     const KEYS: usize = 200;
     for i in 0..KEYS {

@@ -7,7 +7,7 @@ use crate::{
     Error, Event, EventKind, KeyRange, OpResult, Precondition, Result, Watch, WatchItem, WatchRequest,
 };
 
-/// Reads until everything up to `revision` has come, and checks the order on the way.
+/// Reads until everything up to `revision` has been delivered, and checks the order.
 pub(super) async fn collect(watch: &mut Watch, revision: u64) -> Result<Vec<Event>> {
     let mut collected = Vec::new();
     let mut reached = 0;
@@ -69,12 +69,12 @@ pub(super) async fn ranges_and_progress(fixture: Arc<Fixture>) -> Result<()> {
     let keys: Vec<_> = events.iter().map(|event| event.kv.key.clone()).collect();
     assert_eq!(keys, ["b", "c"]);
 
-    // A watch that sees no events learns of the progress of others when it asks.
+    // A watch without events gets the progress of others when it asks for it.
     put(store, "a", "2").await?;
     requester.request();
     assert_eq!(collect(&mut watch, current + 1).await?, []);
 
-    // A transaction arrives in one piece.
+    // A transaction is delivered in one batch.
     let ops = ["b", "bb", "x"].map(|key| crate::Op::Put { key: bytes(key), value: bytes("3"), lease: None });
     store.txn(vec![], ops.into()).await?;
     loop {
@@ -98,7 +98,7 @@ pub(super) async fn refused_starts(fixture: Arc<Fixture>) -> Result<()> {
     Ok(())
 }
 
-/// Watchers that start anywhere in a storm of writes all see the same events from there on.
+/// Watchers that start at any time during many concurrent writes all see the same events from there on.
 pub(super) async fn exactly_once_under_writers(fixture: Arc<Fixture>) -> Result<()> {
     const WRITERS: u64 = 6;
     const WRITES: u64 = 60;
@@ -160,7 +160,7 @@ pub(super) async fn a_slow_reader_holds_up_nobody(fixture: Arc<Fixture>) -> Resu
     let store = &*fixture.store;
     let start = store.current_revision().await?;
     let mut slow = store.watch(WatchRequest::prefix("k")).await?;
-    // One item makes it live, then it sleeps through everything.
+    // One item makes the watch live; then it reads nothing.
     put(store, "k", "first").await?;
     collect(&mut slow, start + 1).await?;
     for i in 0..WRITES {

@@ -139,7 +139,7 @@ pub(super) async fn compare_and_swap_loses_no_update(fixture: Arc<Fixture>) -> R
                 let count: u64 = String::from_utf8_lossy(&seen.value).parse().expect("a number");
                 let condition = Precondition::ModRevision(seen.mod_revision);
                 let value = bytes((count + 1).to_string());
-                // A conflict carries what the next attempt needs: no other read is made.
+                // A conflict contains what the next attempt needs: no further read is made.
                 seen = match store.put(bytes("counter"), value, condition, None).await {
                     Ok(response) => {
                         done += 1;
