@@ -193,7 +193,7 @@ mod tests {
             store.put(vec![b'k', n].into(), value, knarr_storage::Precondition::Any, None).await.unwrap();
         }
         let (scrub, clock) = (Scrub::default(), Waits::default());
-        assert_eq!(scrub.look(&store, &clock).await.unwrap(), Some(Found::default()));
+        assert_eq!(scrub.check(&store, &clock).await.unwrap(), Some(Found::default()));
         let text = scrub.metrics()();
         assert!(text.contains("\nknarr_storage_scrub_damaged_keys 0\n"), "{text}");
         assert!(text.contains("\nknarr_storage_scrub_last_completed_timestamp_seconds 0\n"), "{text}");
@@ -207,7 +207,7 @@ mod tests {
         store.close().await.unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
         let memory = knarr_storage::Embedded::memory(options);
-        assert_eq!(scrub.look(&memory, &clock).await.unwrap(), None);
+        assert_eq!(scrub.check(&memory, &clock).await.unwrap(), None);
     }
 
     #[test]

@@ -134,7 +134,7 @@ impl NodeNetwork {
                     state.send_if_modified(|before| std::mem::replace(before, now.clone()) != now);
                 };
                 if let Err(error) = cni::watch(&folder, tell, stop).await {
-                    tracing::error!(%error, folder = %folder.display(), "network configurations are not watched for changes");
+                    tracing::error!(%error, folder = %folder.display(), "cannot watch the network configurations");
                 }
             }
         }));

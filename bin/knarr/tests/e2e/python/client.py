@@ -105,7 +105,7 @@ def watches():
     want = [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a"), ("ADDED", "b")]
     assert seen == want, seen
 
-    # The same again, after the fact: a watch from a revision misses and repeats nothing, and its revisions go up.
+    # A later watch from the same revision misses and repeats nothing, and its revisions increase.
     events = []
     for event in lines(resource_version=start, timeout_seconds=30):
         events.append(event)
@@ -116,7 +116,7 @@ def watches():
     assert revisions == sorted(set(revisions)), revisions
     assert events[2]["object"]["data"] == {"x": "2"}, "a deletion shows the last state"
 
-    # What is there, then a bookmark that says so, then what happens.
+    # The existing objects, then a bookmark that ends them, then changes.
     events = lines(
         send_initial_events=True, resource_version_match="NotOlderThan", allow_watch_bookmarks=True, timeout_seconds=60
     )
@@ -133,14 +133,14 @@ def watches():
     event = next(e for e in events if e["type"] != "BOOKMARK")
     assert (event["type"], event["object"]["metadata"]["name"]) == ("ADDED", "c"), event
 
-    # An object that comes to match a selector is added for that watch, and deleted when it no longer does.
+    # An object that begins to match a selector is ADDED for that watch, and DELETED when it no longer matches.
     events = lines(label_selector="team=a", resource_version=listed.metadata.resource_version, timeout_seconds=60)
     core.patch_namespaced_config_map("c", namespace, {"metadata": {"labels": {"team": "a"}}})
     core.patch_namespaced_config_map("c", namespace, {"metadata": {"labels": {"team": "b"}}})
     assert next(events)["type"] == "ADDED"
     assert next(events)["type"] == "DELETED"
 
-    # A watch ends in time, and quietly.
+    # A watch ends at its timeout, without an error.
     begun = time.monotonic()
     assert list(lines(resource_version=core.list_namespaced_config_map(namespace).metadata.resource_version, timeout_seconds=1)) == []
     assert 0.9 < time.monotonic() - begun < 10

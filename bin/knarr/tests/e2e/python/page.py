@@ -1,4 +1,4 @@
-"""GET of a page over HTTPS, whoever serves it: prints the body; to standard error if the answer is not 200."""
+"""Requests a page over HTTPS without verifying the server: prints the body; to standard error if the answer is not 200."""
 import argparse
 import ssl
 import sys

@@ -31,7 +31,7 @@ for event in watch.Watch().stream(api.list_namespaced_pod, namespace, field_sele
     pod = event["object"].metadata.name
     target = client.V1ObjectReference(api_version="v1", kind="Node", name=emptiest())
     binding = client.V1Binding(metadata=client.V1ObjectMeta(name=pod), target=target)
-    # The answer is a Status, which the generated code takes for a Binding.
+    # The answer is a Status, which the generated code decodes as a Binding.
     api.create_namespaced_binding(namespace, binding, _preload_content=False)
     bound += 1
     if bound == count:

@@ -39,15 +39,15 @@ def main():
     def type_line(line):
         os.write(terminal, line.encode() + b"\n")
 
-    # What is typed is echoed: the marks are typed so that the echo does not look like the answer.
+    # The terminal echoes its input: the marks are typed in a form in which the echo differs from the answer.
     read_until(b"# ")
     type_line('echo terminal: $(tty); echo mark""-1')
     read_until(b"mark-1")
-    # The size travels beside the data, and may come a little later.
+    # The size is sent separately from the data, and may arrive a little later.
     wait = 'n=0; until [ "$(stty size)" = "41 103" ] || [ $n = 50 ]; do n=$((n+1)); sleep 0.1; done'
     type_line(wait + '; echo size: $(stty size); echo mark""-2')
     read_until(b"mark-2")
-    # The mark comes from the job itself: before that, it might not be in the foreground yet.
+    # The job itself prints the mark: before that, it might not be in the foreground yet.
     type_line("sh -c 'echo mark\"\"-3; exec sleep 100'")
     read_until(b"mark-3")
     os.write(terminal, b"\x03")

