@@ -1,4 +1,4 @@
-"""A program at a terminal of its own: what it draws is kept as a screen, and keys are sent to it."""
+"""Runs a program on its own terminal: keeps what it draws as a screen, and sends keys to it."""
 
 import codecs
 import fcntl
@@ -19,12 +19,12 @@ PIECE = re.compile(
     r"|\x1b[()#][0-9A-Za-z]|\x1b.|[\x00-\x1f\x7f]|[^\x00-\x1f\x7f]+",
     re.S,
 )
-# What may be the beginning of a sequence whose end is not read yet.
+# A possible beginning of a sequence whose end has not been read yet.
 UNFINISHED = re.compile(r"\x1b(?:\[[0-9;?<>=]*[ -/]*|\][^\x07\x1b]*\x1b?|[()#])?$")
 
 
 class Terminal:
-    """Programs that draw whole screens position the cursor, clear, and write: only that is understood."""
+    """The screen of a program that positions the cursor, clears, and writes; nothing else is supported."""
 
     def __init__(self, *words, env=None):
         main, other = pty.openpty()
@@ -34,7 +34,7 @@ class Terminal:
             words, stdin=other, stdout=other, stderr=other, env=environment, preexec_fn=lambda: lead(other)
         )
         os.close(other)
-        # What is read may end within a character, or within a sequence.
+        # The input may end within a character, or within a sequence.
         self.main, self.decoder, self.rest = main, codecs.getincrementaldecoder("utf-8")("replace"), ""
         self.row = self.column = 0
         self.clear()
@@ -54,13 +54,13 @@ class Terminal:
         return "\n".join("".join(row).rstrip() for row in self.cells)
 
     def read(self, limit):
-        """Draws what the program writes within a time; whether it wrote anything."""
+        """Draws the program's output within a time; returns whether there was any."""
         if not select.select([self.main], [], [], limit)[0]:
             return False
         try:
             data = os.read(self.main, 65536)
         except OSError:
-            # The program has gone.
+            # The program has ended.
             return False
         text = self.rest + self.decoder.decode(data)
         cut = UNFINISHED.search(text)
@@ -109,7 +109,7 @@ class Terminal:
         os.write(self.main, text.encode())
 
     def until(self, what, is_shown, limit=60):
-        """Waits until the screen shows something; `is_shown` is a pattern, or a question about the screen's text."""
+        """Waits until the screen shows something; `is_shown` is a pattern, or a predicate on the screen's text."""
         ask = is_shown if callable(is_shown) else re.compile(is_shown, re.I).search
         deadline = time.monotonic() + limit
         while not ask(self.text()):
@@ -118,7 +118,7 @@ class Terminal:
                 raise SystemExit(f"{what}: not on the screen")
 
     def end(self, limit=30):
-        """The exit code of a program that is about to end."""
+        """Waits for the end of the program; returns its exit code."""
         deadline = time.monotonic() + limit
         while self.program.poll() is None:
             self.read(0.2)
@@ -129,6 +129,6 @@ class Terminal:
 
 
 def lead(terminal):
-    """The program's process leads a session, whose terminal this is."""
+    """Makes the program's process the leader of a session with this terminal."""
     os.setsid()
     fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)

@@ -1,4 +1,4 @@
-"""What the Python scripts share: naming what is tried, waiting for it, and the objects that they try it with."""
+"""Shared code of the Python scripts: naming the steps, waiting for results, and the objects of the steps."""
 
 import contextlib
 import json
@@ -10,17 +10,17 @@ import time
 NAMESPACE = os.environ["KNARR_NAMESPACE"]
 IMAGE = "busybox"
 WEB_IMAGE = "knarr.local/web:v1"
-# What the table of clients names of a Go module's files.
+# The files of a Go module that the table of clients names.
 FILES = pathlib.Path(os.environ["KNARR_FILES"])
 
 
 def step(name):
-    """All until the next step is part of what is tried under this name."""
+    """Begins the step of this name, which lasts until the next one."""
     print(f"try: {name}", flush=True)
 
 
 def eventually(what, ask, limit=120):
-    """The first answer that is true."""
+    """Polls until the answer is true; returns it."""
     deadline = time.monotonic() + limit
     while True:
         answer = ask()
@@ -32,7 +32,7 @@ def eventually(what, ask, limit=120):
 
 
 def kubectl(*words, given=None):
-    """What kubectl prints, in the namespace of this client."""
+    """Runs kubectl in the namespace of this client; returns its output."""
     # Plugins take no options before their names.
     words = ["kubectl", *words, "--namespace", NAMESPACE]
     done = subprocess.run(words, input=given, capture_output=True, text=True)
@@ -42,7 +42,7 @@ def kubectl(*words, given=None):
 
 
 def refused(*objects):
-    """The error of applying what the API has to refuse; empty if it took it."""
+    """Applies objects that the API has to refuse; returns the error, empty if they were accepted."""
     words = ["kubectl", "apply", "--filename", "-", "--namespace", NAMESPACE]
     done = subprocess.run(words, input=documents(objects), capture_output=True, text=True)
     return done.stderr if done.returncode else ""
@@ -53,15 +53,15 @@ def apply(*objects, server_side=False):
 
 
 def documents(objects):
-    """A List would do, too, but kubectl leaves the validation of anything else to the server."""
+    """Formats objects as separate documents, not as a List, which kubectl would validate itself."""
     return "\n".join(map(json.dumps, objects))
 
 
 def read(path):
-    """The objects of a file of the module, or of the `kustomization.yaml` in a folder."""
+    """Reads the objects of a file of the module, or of the `kustomization.yaml` in a folder."""
     path = FILES / path
     text = subprocess.check_output(["kubectl", "kustomize", path], text=True) if path.is_dir() else path.read_text()
-    # One document after the other, as JSON.
+    # Separate documents, as JSON.
     text = kubectl("create", "--dry-run=client", "--output", "json", "--filename", "-", given=text).strip()
     objects = []
     while text:
@@ -80,19 +80,19 @@ def define(*definitions):
 
 
 def get(kind, name):
-    """An object, or None."""
+    """Returns an object, or None."""
     text = kubectl("get", kind, name, "--ignore-not-found", "--output", "json")
     return json.loads(text) if text else None
 
 
 def condition(found, kind):
-    """The status of a condition; empty if there is none."""
+    """Returns the status of a condition; empty if there is none."""
     conditions = (found or {}).get("status", {}).get("conditions", [])
     return "".join(one["status"] for one in conditions if one["type"] == kind)
 
 
 def account(role):
-    """Makes a service account that has a ClusterRole and nothing else; the environment of programs that are it."""
+    """Creates a service account with one ClusterRole; returns the environment of programs that use it."""
     kubectl("create", "serviceaccount", role)
     kubectl("create", "clusterrolebinding", role, "--clusterrole", role, "--serviceaccount", f"{NAMESPACE}:{role}")
     config = json.loads(kubectl("config", "view", "--raw", "--output", "json"))
@@ -105,7 +105,7 @@ def account(role):
 
 @contextlib.contextmanager
 def running(*words, env=None):
-    """A program of the client's, from now to the end of the block, at which it ends well on SIGTERM."""
+    """Runs a program of the client until the end of the block, where it has to exit with success on SIGTERM."""
     log = f"{'-'.join(words[:2]).replace('/', '-')}.log"
     with open(log, "w") as output:
         program = subprocess.Popen(words, stdout=output, stderr=output, env=env)

@@ -80,7 +80,7 @@ step("definitions, account with the role that it ships")
 define(*read("manifests/crds"))
 
 apply(*read("manifests/role"))
-# Where its leader's lease is.
+# The namespace of its leader's lease.
 environment = {**account("argo-rollouts"), "POD_NAMESPACE": NAMESPACE}
 
 with running("rollouts-controller", "--metricsPort=18090", "--healthzPort=18091", env=environment):

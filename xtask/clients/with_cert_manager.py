@@ -53,7 +53,7 @@ def data(secret):
 
 
 def serves(found, host):
-    """Whether a server with the certificate and key in a Secret is trusted under a name, with the CA in the Secret."""
+    """Returns whether a server with a Secret's certificate and key is trusted under a name, with the Secret's CA."""
     pathlib.Path("tls.pem").write_text(found["tls.crt"] + found["tls.key"])
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain("tls.pem")
@@ -95,7 +95,7 @@ with (
         eventually(f"the CA in a {kind}", lambda: bundle(kind, "cm") == authority)
 
     step("webhook denies")
-    # The webhook may not be up yet, or its certificate not be what is in the Secret.
+    # The webhook may not serve yet, or with another certificate than the one in the Secret.
     two = made("Issuer", "two", selfSigned={}, ca={"secretName": "none"})
     eventually("the webhook's answer", lambda: "may not specify more than one issuer type" in refused(two))
     error = refused(certificate("nobody", "self"))

@@ -1,4 +1,4 @@
-"""Cluster API's core manager: its webhooks, versions and phases; a provider's part is played by this script."""
+"""Cluster API's core manager: its webhooks, versions and phases. This script takes the part of a provider."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ from tries import (
 
 GROUP = "cluster.x-k8s.io"
 PROVIDER = f"infrastructure.{GROUP}"
-# The provider's kinds, of one group; each has templates.
+# The provider's kinds, in one group; each has templates.
 KINDS = ["HarbourCluster", "HarbourControlPlane", "HarbourBootstrap", "HarbourMachine"]
 KINDS += [f"{kind}Template" for kind in KINDS]
 HOST = f"webhook-service.{NAMESPACE}.svc"
@@ -38,7 +38,7 @@ def made(kind, name, group=GROUP, version="v1beta2", labels=None, **fields):
 
 
 def certificate():
-    """A certificate for the webhooks that is its own authority."""
+    """Creates a self-signed certificate for the webhooks."""
     words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=webhooks"]
     words += ["-addext", f"subjectAltName=DNS:{HOST}", "-keyout", "tls.key", "-out", "tls.crt"]
     subprocess.run(words, check=True, capture_output=True)
@@ -46,7 +46,7 @@ def certificate():
 
 
 def aimed(found, bundle):
-    """With the webhooks' Service in this namespace, and their authority, wherever a client configuration is."""
+    """Sets the webhooks' Service and authority in every client configuration."""
     if isinstance(found, list):
         return [aimed(item, bundle) for item in found]
     if not isinstance(found, dict):
@@ -79,7 +79,7 @@ def provider(kind):
 
 
 def roles():
-    """The manager's ClusterRole, which adds up those with a label: its own, and one for a provider's kinds."""
+    """The manager's ClusterRole, which aggregates those with a label: its own, and one for a provider's kinds."""
     (role,) = read("core/config/rbac/role.yaml")
     resources = [f"{kind.lower()}s" for kind in KINDS]
     resources += [f"{resource}/status" for resource in resources]
@@ -104,7 +104,7 @@ def phase(resource, name):
 
 
 def provision(resource, name, **spec):
-    """What a provider does when its part is there."""
+    """Does what a provider does once its infrastructure is ready."""
     status = json.dumps({"status": {"initialization": {"provisioned": True}}})
     words = ["patch", kind(resource, PROVIDER), name, "--type", "merge", "--patch"]
     kubectl(*words, json.dumps({"spec": spec}))

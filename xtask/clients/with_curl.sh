@@ -7,7 +7,7 @@ for part in certificate-authority:clusters[0].cluster client-certificate:users[0
 done
 server=$(kubectl config view -o 'jsonpath={.clusters[0].cluster.server}')
 
-# head VERSION CODE URL [OPTION…]: the answer to HEAD has this version of HTTP and this code.
+# head VERSION CODE URL [OPTION…]: checks that the answer to HEAD has this version of HTTP and this code.
 head() {
     version=$1 code=$2 url=$3
     shift 3
@@ -24,7 +24,7 @@ for path in livez readyz healthz; do
     head 2 200 "$server/$path" --http2 --cacert certificate-authority
 done
 
-# Of other paths the code may say that there is no HEAD; the answer has to be whole all the same.
+# Other paths may not support HEAD, but the answer has to be complete.
 echo "try: HEAD of other paths"
 for path in version openapi/v2 apis api/v1/namespaces/default; do
     curl --silent --show-error --head --http2 --max-time 60 --cacert certificate-authority \

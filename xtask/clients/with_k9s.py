@@ -9,7 +9,7 @@ ENTER, ESCAPE, TAB, CONTROL_D = "\r", "\x1b", "\t", "\x04"
 
 config = pathlib.Path("k9s")
 config.mkdir()
-# Whether there is a newer k9s is not asked.
+# Disables the check for a newer k9s.
 (config / "config.yaml").write_text("k9s:\n  skipLatestRevCheck: true\n  refreshRate: 1\n")
 words = ["k9s", "--namespace", NAMESPACE, "--command", "pods", "--logFile", "k9s.log"]
 
@@ -72,7 +72,7 @@ with Terminal(*words, env={"K9S_CONFIG_DIR": str(config.absolute())}) as screen:
     screen.until("the filtered list", rf"Pods\({NAMESPACE}\)\[1\]")
     screen.keys(CONTROL_D)
     screen.until("the question", r"Propagation:")
-    # From Cancel to OK.
+    # Moves the focus from Cancel to OK.
     screen.keys(TAB + ENTER)
     kubectl("wait", "--for", "delete", "pod/box", "--timeout", "60s")
     screen.until("a list without it", rf"Pods\({NAMESPACE}\)\[0\]")

@@ -12,7 +12,7 @@ from tries import NAMESPACE, config_map, definition, eventually, step
 GROUP, PLURAL = "kopf.example.com", "rigs"
 
 if __name__ != "__main__":
-    # This file as the operator: `kopf run` reads it once more.
+    # Runs this file as the operator: `kopf run` loads it again.
     config.load_kube_config()
     core = client.CoreV1Api()
 

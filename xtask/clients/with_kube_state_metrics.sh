@@ -1,4 +1,4 @@
-# kube-state-metrics: all of its resources listed and watched, and what it says of a pod.
+# kube-state-metrics: all of its resources are listed and watched, and its metrics of a pod.
 set -eu
 
 trap 'kill "$metrics" 2>/dev/null || true' EXIT
@@ -8,7 +8,7 @@ echo "try: start"
 kube-state-metrics --kubeconfig "$KUBECONFIG" --host 127.0.0.1 --port 18080 --telemetry-host 127.0.0.1 \
     --telemetry-port 18081 >out 2>&1 &
 metrics=$!
-# scraped PORT PATTERN: a scrape comes to have such a line.
+# scraped PORT PATTERN: waits until a scrape has a matching line.
 scraped() {
     left=600
     until curl --silent --max-time 10 "http://127.0.0.1:$1/metrics" >scrape && grep -q "$2" scrape; do

@@ -104,7 +104,7 @@ def through_service():
     try:
         return core.connect_get_namespaced_service_proxy_with_path("web", NAMESPACE, "a/b.html") == "deep\n"
     except ApiException as error:
-        # Its endpoints are not there yet.
+        # Its endpoints do not exist yet.
         assert error.status == 503, error
 
 

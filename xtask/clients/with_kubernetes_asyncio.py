@@ -11,7 +11,7 @@ WATCHES = 20
 
 
 async def added(core, start, name):
-    """Ends when a watch of its own has seen that the object was added."""
+    """Waits until its own watch has seen that the object was added."""
     async with watch.Watch() as events:
         async for event in events.stream(
             core.list_namespaced_config_map, NAMESPACE, resource_version=start, timeout_seconds=60

@@ -13,13 +13,13 @@ from lightkube.types import CascadeType, PatchType
 
 from tries import NAMESPACE, WEB_IMAGE, config_map, definition, eventually, pod, step
 
-# It speaks HTTP/2 only when asked to; exec is an upgrade of HTTP/1.1.
+# It uses HTTP/2 only if configured; exec is an upgrade of HTTP/1.1.
 upgraded = Client(namespace=NAMESPACE)
 client = Client(namespace=NAMESPACE, field_manager="lightkube", http2=True)
 
 
 def refused(code, ask):
-    """What the API says to a request that it has to refuse."""
+    """Returns the message with which the API refuses a request."""
     try:
         ask()
     except ApiError as error:
@@ -94,7 +94,7 @@ step("asynchronous client")
 
 
 async def together():
-    """Ten watches at once, which each see their object come and go."""
+    """Runs ten concurrent watches, each of which sees its object created and deleted."""
     other = AsyncClient(namespace=NAMESPACE)
 
     async def seen(name):

@@ -1,16 +1,16 @@
-# stern: the logs of several pods, those that come later among them.
+# stern: the logs of several pods, including pods that are created later.
 set -eu
 
 trap 'kill "$follower" 2>/dev/null || true' EXIT
 follower=
 kubectl() { command kubectl --namespace "$KNARR_NAMESPACE" "$@"; }
-# pod NAME WORD: a pod that says a word, and stays.
+# pod NAME WORD: creates a pod that logs a word and keeps running.
 pod() {
     kubectl run "$1" --image busybox --image-pull-policy IfNotPresent --labels "app=said" --command -- \
         sh -c "echo $2; sleep 1000"
     kubectl wait --for condition=Ready "pod/$1" --timeout 120s
 }
-# within SECONDS FILE TEXT: the text comes to stand in the file.
+# within SECONDS FILE TEXT: waits until the file contains the text.
 within() {
     left=$(($1 * 10))
     until grep -q "$3" "$2"; do

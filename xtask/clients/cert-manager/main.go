@@ -1,5 +1,5 @@
-// The Go module github.com/cert-manager/cert-manager: its controllers for the issuers that need nothing from outside, its
-// webhook and its CA injector. Its own commands are modules of their own, which no registry has.
+// The Go module github.com/cert-manager/cert-manager: its controllers for the issuers without external services, its
+// webhook and its CA injector. Its own commands are separate modules, which no registry has.
 package main
 
 import (
@@ -66,7 +66,7 @@ func main() {
 	}
 }
 
-// controllers runs all those that the packages above register.
+// controllers runs all controllers that the packages above register.
 func controllers(ctx context.Context) error {
 	factory, err := controller.NewContextFactory(ctx, controller.ContextOptions{
 		Kubeconfig:         kubeconfig,
@@ -104,7 +104,7 @@ func controllers(ctx context.Context) error {
 	return nil
 }
 
-// injector keeps the CA bundles of what is annotated for it.
+// injector updates the CA bundles of objects with its annotation.
 func injector(ctx context.Context) error {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -115,7 +115,7 @@ func injector(ctx context.Context) error {
 			return err
 		}
 	}
-	// What it applies, it applies under this name.
+	// The field manager of its applies.
 	config := util.RestConfigWithUserAgent(ctrl.GetConfigOrDie(), "cainjector")
 	manager, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
@@ -144,7 +144,7 @@ func injector(ctx context.Context) error {
 	return manager.Start(ctx)
 }
 
-// serve is the webhook, at a port of localhost; the CA of its certificate is in a Secret.
+// serve runs the webhook on a port of localhost; the CA of its certificate is in a Secret.
 func serve(ctx context.Context) error {
 	config, err := options.NewWebhookConfiguration()
 	if err != nil {

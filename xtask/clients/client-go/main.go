@@ -98,7 +98,7 @@ func (t trial) apply(ctx context.Context) {
 	}
 	_, err = maps.Apply(ctx, other, metav1.ApplyOptions{FieldManager: "two", Force: true})
 	check(err)
-	// What a manager no longer names goes, unless another one has it.
+	// A field that a manager no longer applies is removed, unless another manager owns it.
 	mine := applycorev1.ConfigMap("applied", namespace)
 	found, err := maps.Apply(ctx, mine, metav1.ApplyOptions{FieldManager: "one"})
 	check(err)
@@ -255,7 +255,7 @@ func (t trial) exec(ctx context.Context) {
 	check(err)
 	spdy, err := remotecommand.NewSPDYExecutor(t.config, "POST", request.URL())
 	check(err)
-	// More than any buffer on the way holds.
+	// More than all buffers of the connection hold.
 	long := bytes.Repeat([]byte("all the way there and back\n"), 100_000)
 	for name, executor := range map[string]remotecommand.Executor{"WebSocket": socket, "SPDY": spdy} {
 		var back bytes.Buffer

@@ -115,7 +115,7 @@ func definition() *unstructured.Unstructured {
 	}}
 }
 
-// Starts a manager; its end shows on the channel.
+// Starts a manager; its end is sent to the channel.
 func start(ctx context.Context, name string) (ctrl.Manager, <-chan error) {
 	manager, err := ctrl.NewManager(config.GetConfigOrDie(), ctrl.Options{
 		LeaderElection:                true,
