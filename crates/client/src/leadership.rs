@@ -78,7 +78,7 @@ impl Term {
     }
 
     /// Whether the lease is held now. This also checks the clock: a process that was suspended runs again before it is
-    /// told that its lease has ended.
+    /// notified that its lease has ended.
     pub(crate) fn is_held(&self) -> bool {
         !self.over.is_cancelled() && !self.left().is_zero()
     }

@@ -399,11 +399,11 @@ mod tests {
     async fn a_panic_is_a_failure_of_one_key() {
         let queue = queue();
         let stop = CancellationToken::new();
-        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
         let failed = Arc::new(AtomicBool::new(false));
         let working =
             tokio::spawn(Arc::clone(&queue).run("test", 1, stop.clone(), move |key: &'static str| {
-                tell.send(key).unwrap();
+                sender.send(key).unwrap();
                 let first = key == "bad" && !failed.swap(true, Ordering::Relaxed);
                 async move {
                     assert!(!first, "a fault in the code");
@@ -414,7 +414,7 @@ mod tests {
         queue.add("good");
         let mut seen = Vec::new();
         while seen.len() < 3 {
-            seen.push(told.recv().await.unwrap());
+            seen.push(receiver.recv().await.unwrap());
         }
         stop.cancel();
         working.await.unwrap();

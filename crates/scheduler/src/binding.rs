@@ -234,8 +234,8 @@ impl Scheduler {
         self.wake.notify_one();
         let recorder = self.recorder.as_component(pod.scheduler_name());
         recorder.event_about(pod.reference(), EventType::Warning, "FailedScheduling", message.clone());
-        let says_so = pod.said.as_deref().is_some_and(|(r, m)| r == reason && *m == message);
-        if says_so && matches!(nomination, Nomination::Keep) {
+        let is_current = pod.said.as_deref().is_some_and(|(r, m)| r == reason && *m == message);
+        if is_current && matches!(nomination, Nomination::Keep) {
             return;
         }
         let scheduler = Arc::clone(self);

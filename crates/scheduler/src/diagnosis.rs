@@ -68,8 +68,8 @@ impl Diagnosis {
                 text.push_str(&format!(" {}.", parts.join(", ")));
             }
         }
-        if let Some(words) = &self.post_filter {
-            text.push_str(&format!(" {words}"));
+        if let Some(message) = &self.post_filter {
+            text.push_str(&format!(" {message}"));
         }
         text
     }

@@ -146,14 +146,15 @@ impl Scheduler {
         &self,
         at: usize,
         pod: &PodInfo,
-        said: &Filtered,
+        filtered: &Filtered,
     ) -> Result<Diagnosis, String> {
         let state = self.lock();
         let cluster = state.cache.snapshot();
         let mut diagnosis = state.cycles.diagnose(at, cluster, pod)?;
         diagnosis.plugins.insert(crate::diagnosis::EXTENDER);
-        let unresolvable = said.unresolvable.iter().map(|(n, why)| (n, Status::unresolvable(why.clone())));
-        let failed = said.failed.iter().map(|(n, why)| (n, Status::unschedulable(why.clone())));
+        let unresolvable =
+            filtered.unresolvable.iter().map(|(n, why)| (n, Status::unresolvable(why.clone())));
+        let failed = filtered.failed.iter().map(|(n, why)| (n, Status::unschedulable(why.clone())));
         for (name, status) in unresolvable.chain(failed) {
             if let Some(node) = cluster.find(name) {
                 diagnosis.reject(node, crate::diagnosis::EXTENDER, status);

@@ -34,7 +34,7 @@ impl Scheduler {
             Event::Added(_) => {}
         }
         let State { cache, queue, .. } = &mut *state;
-        let mut tell = |actions: Vec<ClusterEvent>, change: Changed| {
+        let mut notify = |actions: Vec<ClusterEvent>, change: Changed| {
             for happened in actions {
                 queue.on_event(&self.profiles, happened, &change, now);
             }
@@ -43,15 +43,15 @@ impl Scheduler {
         match event {
             Event::Added(node) => {
                 cache.set_node(Arc::clone(node));
-                tell(node_event(Action::ADD), Changed::of(None, Some(Arc::clone(node))));
+                notify(node_event(Action::ADD), Changed::of(None, Some(Arc::clone(node))));
             }
             Event::Updated { old, new } => {
                 cache.set_node(Arc::clone(new));
-                tell(node_update(old, new), Changed::of(Some(Arc::clone(old)), Some(Arc::clone(new))));
+                notify(node_update(old, new), Changed::of(Some(Arc::clone(old)), Some(Arc::clone(new))));
             }
             Event::Deleted(node) => {
                 cache.remove_node(node.name());
-                tell(node_event(Action::DELETE), Changed::of(Some(Arc::clone(node)), None));
+                notify(node_event(Action::DELETE), Changed::of(Some(Arc::clone(node)), None));
             }
         }
         drop(state);

@@ -43,7 +43,7 @@ impl Scheduler {
             return;
         }
         let (nodes, released) = self.health.tick(now);
-        nodes.iter().for_each(|node| self.tell_trust(state, node));
+        nodes.iter().for_each(|node| self.publish_trust(state, node));
         if released || !nodes.is_empty() {
             self.health_changed(state);
         }
@@ -79,7 +79,7 @@ impl Scheduler {
             self.health.observe(node, &owner(pod), pod.uid(), false, now)
         };
         if changed {
-            self.tell_trust(state, node);
+            self.publish_trust(state, node);
             self.health_changed(state);
         }
     }
@@ -93,7 +93,7 @@ impl Scheduler {
         let mut changed = stuck && self.health.observe(node, &owner(pod), pod.uid(), true, now);
         changed |= self.health.withdraw(node, pod.uid());
         if changed {
-            self.tell_trust(state, node);
+            self.publish_trust(state, node);
             self.health_changed(state);
         }
     }
@@ -143,11 +143,11 @@ impl Scheduler {
     }
 
     /// Publishes the trust in a node, in its condition and in an event.
-    fn tell_trust(&self, state: &State, name: &str) {
+    fn publish_trust(&self, state: &State, name: &str) {
         let Some(row) = state.cache.snapshot().named(name) else { return };
         let node = Arc::clone(&row.node);
         let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
-        let told = conditions.iter().any(|c| c.type_ == CONDITION && c.status == "True");
+        let has_condition = conditions.iter().any(|c| c.type_ == CONDITION && c.status == "True");
         let (status, reason, text) = match self.health.trust(name) {
             Trust::Avoided { times, .. } => {
                 self.metrics.add(Metric::BreakerTrips, &[], 1.0);
@@ -163,7 +163,7 @@ impl Scheduler {
                 self.recorder.event(&*node, EventType::Normal, "PodStartTrial", "One pod may try to start");
                 return;
             }
-            Trust::Full | Trust::Less if told => {
+            Trust::Full | Trust::Less if has_condition => {
                 self.recorder.event(&*node, EventType::Normal, "PodsStart", "Pods start again");
                 ("False", "PodsStart", "pods start again")
             }

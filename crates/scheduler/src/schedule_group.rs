@@ -136,7 +136,7 @@ impl Placing {
                 // one.
                 let first = self.found.is_empty() || code == Code::Wait;
                 let first = first.then(|| UNSCHEDULABLE.to_owned());
-                Verdict::Unschedulable(first.into_iter().chain(words(&self.status)).collect())
+                Verdict::Unschedulable(first.into_iter().chain(reasons_of(&self.status)).collect())
             }
         }
     }
@@ -170,12 +170,12 @@ fn disagreement(group: &PodGroup, pods: &[Arc<PodInfo>], scheduled: &[Arc<Terms>
 
 /// Asks the PlacementFeasible plugins whether enough pods of the group have, or can get, a node.
 pub(crate) fn feasible(profile: &Profile, group: &PodGroup, progress: Progress) -> Status {
-    let mut said = Status::SUCCESS;
+    let mut result = Status::SUCCESS;
     for plugin in &profile.points.placement_feasible {
         let status = plugin.placement_feasible(group, progress);
         match status.code {
             Code::Success => {}
-            Code::Wait => said = status,
+            Code::Wait => result = status,
             Code::Unschedulable => return status,
             _ => {
                 let why = format!("running PlacementFeasible plugin: {}", status.message());
@@ -183,10 +183,10 @@ pub(crate) fn feasible(profile: &Profile, group: &PodGroup, progress: Progress) 
             }
         }
     }
-    said
+    result
 }
 
-fn words(status: &Status) -> Vec<String> {
+fn reasons_of(status: &Status) -> Vec<String> {
     status.reasons.iter().map(|r| r.clone().into_owned()).collect()
 }
 
@@ -319,7 +319,7 @@ impl Scheduler {
     ) -> Result<Option<GroupRoom>, String> {
         let Attempted { profile, group, pods, .. } = *attempted;
         let begun = self.now();
-        let mut said: Vec<String> = Vec::new();
+        let mut messages: Vec<String> = Vec::new();
         let mut found = None;
         let mut code = Code::Unschedulable;
         for plugin in &profile.points.pod_group_post_filter {
@@ -336,13 +336,13 @@ impl Scheduler {
             }
             match answer {
                 Ok(room) => {
-                    said = vec![room.words.clone()];
+                    messages = vec![room.words.clone()];
                     found = Some(room);
                     break;
                 }
-                Err(status) if status.code == Code::Unschedulable => said.extend(words(&status)),
+                Err(status) if status.code == Code::Unschedulable => messages.extend(reasons_of(&status)),
                 Err(status) if status.code == Code::UnschedulableAndUnresolvable => {
-                    said = words(&status);
+                    messages = reasons_of(&status);
                     break;
                 }
                 Err(status) => {
@@ -352,7 +352,7 @@ impl Scheduler {
             }
         }
         self.metrics.point("PodGroupPostFilter", &profile.scheduler_name, code, begun);
-        reasons.push(said.join(", "));
+        reasons.push(messages.join(", "));
         Ok(found)
     }
 
@@ -424,9 +424,9 @@ impl Scheduler {
         };
         let mut placed = BTreeSet::new();
         let mut next = Vec::with_capacity(pods.len() + 2);
-        let told = Told { verdict: &verdict, short: &short, nodes: nodes.as_ref() };
+        let outcome = GroupOutcome { verdict: &verdict, short: &short, nodes: nodes.as_ref() };
         for (pod, one) in pods.iter().zip(found) {
-            let one = self.conclude_member(state, profile, pod, one, &told, begun);
+            let one = self.conclude_member(state, profile, pod, one, &outcome, begun);
             if matches!(one, Next::Bind(_)) {
                 placed.insert(pod.uid.clone());
             }
@@ -450,7 +450,7 @@ impl Scheduler {
         profile: &Profile,
         pod: &Arc<PodInfo>,
         found: Found,
-        told: &Told,
+        outcome: &GroupOutcome,
         begun: Duration,
     ) -> Next {
         let down = |plugins, reason, message, nomination| Next::TurnDown {
@@ -460,32 +460,33 @@ impl Scheduler {
             message,
             nomination,
         };
-        let nobody = BTreeSet::new;
+        let no_plugins = BTreeSet::new;
         // A nomination from preemption stays; an earlier one is withdrawn.
-        let place = told.nodes.and_then(|nodes| nodes.get(&pod.uid));
+        let place = outcome.nodes.and_then(|nodes| nodes.get(&pod.uid));
         let mut withdraw = || match place {
             Some(node) => nominate(pod, node),
-            None if told.nodes.is_some() => Nomination::Keep,
+            None if outcome.nodes.is_some() => Nomination::Keep,
             None => {
                 state.cache.nominate(pod, None);
                 Nomination::none(pod)
             }
         };
         let keep = || place.map_or(Nomination::Keep, |node| nominate(pod, node));
-        match (found, told.verdict) {
-            (Found::Failed(why), _) => down(nobody(), "SchedulerError", why, withdraw()),
-            (_, Verdict::Failed(why)) => down(nobody(), "SchedulerError", why.clone(), withdraw()),
+        match (found, outcome.verdict) {
+            (Found::Failed(why), _) => down(no_plugins(), "SchedulerError", why, withdraw()),
+            (_, Verdict::Failed(why)) => down(no_plugins(), "SchedulerError", why.clone(), withdraw()),
             (Found::Placed { node, state: notes }, Verdict::Fits) => {
                 let bound =
                     Bound { pod: Arc::clone(pod), node, state: notes, permit: None, begun, nominated: None };
                 self.permit(&mut state.cache, profile, bound, None)
             }
             (Found::Placed { .. }, verdict) => {
-                let words = verdict.message();
-                let message = if told.nodes.is_some() { words } else { format!("{UNSCHEDULABLE}, {words}") };
-                down(nobody(), "Unschedulable", message, withdraw())
+                let reasons = verdict.message();
+                let message =
+                    if outcome.nodes.is_some() { reasons } else { format!("{UNSCHEDULABLE}, {reasons}") };
+                down(no_plugins(), "Unschedulable", message, withdraw())
             }
-            (Found::NotTried, _) => down(nobody(), "Unschedulable", told.short.to_owned(), keep()),
+            (Found::NotTried, _) => down(no_plugins(), "Unschedulable", outcome.short.to_owned(), keep()),
             (Found::NoFit(diagnosis), _) => self.no_fit(profile, Arc::clone(pod), *diagnosis, keep()),
             (Found::Refused(plugin, status), _) => {
                 down(BTreeSet::from([plugin]), "Unschedulable", status.message(), withdraw())
@@ -498,7 +499,7 @@ impl Scheduler {
 type Nodes = BTreeMap<Box<str>, Box<str>>;
 
 /// What the messages and nominations of the group's pods are made from.
-struct Told<'a> {
+struct GroupOutcome<'a> {
     verdict: &'a Verdict,
     /// The verdict's message before preemption was tried.
     short: &'a str,

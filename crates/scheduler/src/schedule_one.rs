@@ -59,7 +59,7 @@ pub struct Cycles {
 
 impl Kept {
     /// Moves the counts to `all`. The plugins of a shape's cached work count as evaluated in each cycle that used it.
-    fn tell(&mut self, at: usize, all: &mut Evaluations) {
+    fn move_counts(&mut self, at: usize, all: &mut Evaluations) {
         let (filtered, scored) = (std::mem::take(&mut self.filtered), std::mem::take(&mut self.scored));
         let filters = self.work.filters.iter().map(|f| (["PreFilter", "Filter"], f.plugin, filtered));
         let scores = self.work.scores.iter().map(|s| (["PreScore", "Score"], s.plugin, scored));
@@ -242,14 +242,14 @@ impl Cycles {
         if let Some(key) = self.kept.iter().min_by_key(|(_, kept)| kept.used).map(|(key, _)| *key)
             && let Some(mut kept) = self.kept.remove(&key)
         {
-            kept.tell(key.0, &mut self.evaluations);
+            kept.move_counts(key.0, &mut self.evaluations);
         }
     }
 
     /// Returns the evaluations since the last call.
     pub fn take_evaluations(&mut self) -> Evaluations {
         let mut all = std::mem::take(&mut self.evaluations);
-        self.kept.iter_mut().for_each(|((at, _), kept)| kept.tell(*at, &mut all));
+        self.kept.iter_mut().for_each(|((at, _), kept)| kept.move_counts(*at, &mut all));
         all
     }
 

@@ -44,25 +44,25 @@ impl<'a> Trial<'a> {
 
     pub fn add(&mut self, pod: &Arc<PlacedPod>) {
         self.row.put_on(Arc::clone(pod));
-        self.tell(self.at, pod, 1);
+        self.update_filters(self.at, pod, 1);
     }
 
     pub fn remove(&mut self, pod: &PlacedPod) {
         self.row.take_off(&pod.uid);
-        self.tell(self.at, pod, -1);
+        self.update_filters(self.at, pod, -1);
     }
 
     /// Like `add`, for a pod on any node. Changes on other nodes reach only the filters with cluster scope.
     pub fn add_on(&mut self, at: NodeIdx, pod: &Arc<PlacedPod>) {
-        if at == self.at { self.add(pod) } else { self.tell(at, pod, 1) }
+        if at == self.at { self.add(pod) } else { self.update_filters(at, pod, 1) }
     }
 
     /// Like `remove`, for a pod on any node.
     pub fn remove_on(&mut self, at: NodeIdx, pod: &PlacedPod) {
-        if at == self.at { self.remove(pod) } else { self.tell(at, pod, -1) }
+        if at == self.at { self.remove(pod) } else { self.update_filters(at, pod, -1) }
     }
 
-    fn tell(&mut self, at: NodeIdx, pod: &PlacedPod, delta: i32) {
+    fn update_filters(&mut self, at: NodeIdx, pod: &PlacedPod, delta: i32) {
         let point = if delta > 0 { "PreFilterExtensionAddPod" } else { "PreFilterExtensionRemovePod" };
         for (plugin, judge) in &mut self.filters {
             let Judge::Copied(filter) = judge else { continue };

@@ -49,7 +49,7 @@ pub struct Endpoint {
 }
 
 /// Formats an error with its causes.
-fn words(error: impl Into<Source>) -> String {
+fn with_causes(error: impl Into<Source>) -> String {
     let error: Source = error.into();
     let mut text = error.to_string();
     let mut source = error.source();
@@ -69,7 +69,7 @@ enum Failed {
 }
 
 fn connection(error: impl Into<Source>) -> Failed {
-    Failed::Connection(words(error))
+    Failed::Connection(with_causes(error))
 }
 
 impl Endpoint {

@@ -109,10 +109,10 @@ impl Extenders {
                 break;
             }
             match extender.filter(clock, pod, nodes, &all.nodes).await {
-                Ok(said) => {
-                    all.nodes = said.nodes;
-                    all.failed.extend(said.failed);
-                    all.unresolvable.extend(said.unresolvable);
+                Ok(filtered) => {
+                    all.nodes = filtered.nodes;
+                    all.failed.extend(filtered.failed);
+                    all.unresolvable.extend(filtered.unresolvable);
                 }
                 Err(error) => extender.pass_over(error)?,
             }
@@ -195,12 +195,12 @@ impl Extender {
             })
     }
 
-    fn said(&self, why: impl Into<String>) -> ExtenderError {
+    fn refused(&self, why: impl Into<String>) -> ExtenderError {
         ExtenderError::Said { extender: self.endpoint.prefix().to_owned(), why: why.into() }
     }
 
     fn garbled(&self, why: &str) -> ExtenderError {
-        self.said(format!("gives an answer that is not what it should be: {why}"))
+        self.refused(format!("gives an answer that is not what it should be: {why}"))
     }
 
     fn pass_over(&self, error: ExtenderError) -> Result<(), ExtenderError> {
@@ -243,7 +243,7 @@ impl Extender {
         self.refuse_error(&answer)?;
         let left = names_of(&answer, self.config.node_cache_capable).map_err(|why| self.garbled(why))?;
         if let Some(unknown) = left.iter().find(|name| !names.contains(name)) {
-            return Err(self.said(format!(
+            return Err(self.refused(format!(
                 "claims a filtered node {unknown:?} which is not found in the input node list"
             )));
         }
@@ -262,14 +262,14 @@ impl Extender {
     ) -> Result<Vec<(String, i64)>, ExtenderError> {
         let question = self.question(pod, nodes, names);
         let answer = self.ask(clock, &self.config.prioritize_verb, &question).await?;
-        let list = answer.as_array().ok_or_else(|| self.said("gives scores that are no list"))?;
+        let list = answer.as_array().ok_or_else(|| self.refused("gives scores that are no list"))?;
         let factor = self.config.weight.saturating_mul(MAX_NODE_SCORE / MAX_PRIORITY);
         let score = |one: &Value| {
             let (host, score) = (field(one, "Host").as_str()?, field(one, "Score").as_i64()?);
             Some((host.to_owned(), score.saturating_mul(factor)))
         };
         list.iter()
-            .map(|one| score(one).ok_or_else(|| self.said("gives a score without Host and Score")))
+            .map(|one| score(one).ok_or_else(|| self.refused("gives a score without Host and Score")))
             .collect()
     }
 

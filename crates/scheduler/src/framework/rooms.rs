@@ -12,7 +12,7 @@ pub type FoundRooms<'a> = (&'a Arc<dyn PostFilter>, Vec<Room>);
 /// Returns the rooms of the first PostFilter plugin that finds any. The error joins the messages of all plugins; it is
 /// `None` when the profile has no PostFilter plugin.
 pub fn make_room<'a>(profile: &'a Profile, attempt: &Attempt) -> Result<FoundRooms<'a>, Option<NoRoom>> {
-    let mut said: Option<NoRoom> = None;
+    let mut failure: Option<NoRoom> = None;
     for plugin in &profile.points.post_filter {
         let found = profile.timed("PostFilter", plugin.name(), || {
             let found = plugin.post_filter(attempt);
@@ -21,11 +21,11 @@ pub fn make_room<'a>(profile: &'a Profile, attempt: &Attempt) -> Result<FoundRoo
         });
         match found {
             Ok(rooms) => return Ok((plugin, rooms)),
-            Err(none) => match &mut said {
-                Some(said) => said.join(none),
-                None => said = Some(none),
+            Err(none) => match &mut failure {
+                Some(failure) => failure.join(none),
+                None => failure = Some(none),
             },
         }
     }
-    Err(said)
+    Err(failure)
 }

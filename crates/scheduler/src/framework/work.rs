@@ -107,11 +107,11 @@ impl Work {
         plugins.insert(plugin);
         if nodes.is_empty() && names.is_empty() {
             let list = plugins.iter().copied().collect::<Vec<_>>();
-            let words = match list.as_slice() {
+            let message = match list.as_slice() {
                 [one] => format!("node(s) didn't satisfy plugin {one}"),
                 several => format!("node(s) didn't satisfy plugin(s) [{}] simultaneously", several.join(" ")),
             };
-            self.rejected = Some((plugins, Status::unresolvable(words)));
+            self.rejected = Some((plugins, Status::unresolvable(message)));
             return false;
         }
         self.only = Some((nodes, plugins));
@@ -123,8 +123,8 @@ impl Work {
         let (only, plugins) = self.only.as_ref()?;
         let first = plugins.iter().next().filter(|_| !only.contains(at))?;
         let list: Vec<_> = plugins.iter().copied().collect();
-        let words = format!("node(s) didn't satisfy plugin(s) [{}]", list.join(" "));
-        Some((first, Status::unresolvable(words)))
+        let message = format!("node(s) didn't satisfy plugin(s) [{}]", list.join(" "));
+        Some((first, Status::unresolvable(message)))
     }
 
     /// Prepares the shape. Its rows are evaluated when they are needed.

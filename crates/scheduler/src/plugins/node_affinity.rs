@@ -192,10 +192,9 @@ fn other_labels(spec: &PodSpec, node: &NodeView) -> Vec<Remedy> {
     if !terms.iter().any(|term| term_matches(term, &node.row.node)) {
         let lacking = |term: &NodeSelectorTerm| -> Vec<String> {
             let labels = term.match_expressions.iter().flatten();
-            let labels =
-                labels.filter(|r| !holds(r, node.row.label(&r.key))).map(|r| words(r) + &has(&r.key));
+            let labels = labels.filter(|r| !holds(r, node.row.label(&r.key))).map(|r| text(r) + &has(&r.key));
             let fields = term.match_fields.iter().flatten();
-            labels.chain(fields.filter(|r| !holds(r, Some(node.row.name()))).map(words)).collect()
+            labels.chain(fields.filter(|r| !holds(r, Some(node.row.name()))).map(text)).collect()
         };
         texts.extend(terms.iter().map(lacking).min_by_key(Vec::len).unwrap_or_default());
     }
@@ -203,7 +202,7 @@ fn other_labels(spec: &PodSpec, node: &NodeView) -> Vec<Remedy> {
 }
 
 /// Formats a requirement, for example `disk In [ssd, nvme]`.
-fn words(requirement: &NodeSelectorRequirement) -> String {
+fn text(requirement: &NodeSelectorRequirement) -> String {
     let values = requirement.values.as_deref().unwrap_or_default();
     let values = if values.is_empty() { String::new() } else { format!(" [{}]", values.join(", ")) };
     format!("{} {}{values}", requirement.key, requirement.operator)

@@ -126,7 +126,9 @@ impl WhatIf {
         // The pod's own requests and terms must not count against it.
         self.cache.take_off(pod.uid());
         let bound = node_of(&pod);
-        let explained = self.explain(&if_placed_now(&pod), bound).map(|said| with_remedy(said, &pod, false));
+        let explained = self
+            .explain(&if_placed_now(&pod), bound)
+            .map(|explanation| with_remedy(explanation, &pod, false));
         if pod.spec.as_ref().is_some_and(|s| s.node_name.is_some()) {
             self.cache.set_pod(&pod);
         }
@@ -150,22 +152,23 @@ impl WhatIf {
         let info = PodInfo::new(pod);
         let (_, profile) = self.profile(&info)?;
         let snapshot = self.cache.snapshot();
-        let mut said = Explanation::about(&info, bound, snapshot.len());
-        said.node_is_missing = said.node.as_ref().is_some_and(|name| !self.nodes.contains_key(name));
+        let mut explanation = Explanation::about(&info, bound, snapshot.len());
+        explanation.node_is_missing =
+            explanation.node.as_ref().is_some_and(|name| !self.nodes.contains_key(name));
         if !self.health_known {
-            said.unknown = self.unknown(&info);
+            explanation.unknown = self.unknown(&info);
         }
         for plugin in &profile.points.pre_enqueue {
             let status = plugin.pre_enqueue(&info);
             if !status.is_success() {
-                said.held_back.push(Objection::of(plugin.name(), &status));
+                explanation.held_back.push(Objection::of(plugin.name(), &status));
             }
         }
         let plain = explain(profile, snapshot, &info);
         if let Some(status) = &plain.rejected {
-            said.message = format!("0/{} nodes are available: {}.", snapshot.len(), status.message());
-            said.rejected = Some(status.message());
-            return Ok(said);
+            explanation.message = format!("0/{} nodes are available: {}.", snapshot.len(), status.message());
+            explanation.rejected = Some(status.message());
+            return Ok(explanation);
         }
         let work = Work::prepare(profile, snapshot, &info.shape);
         for (place, at) in plain.feasible.iter().enumerate() {
@@ -173,7 +176,7 @@ impl WhatIf {
             node.fits = true;
             node.score = plain.totals.get(place).copied().unwrap_or_default();
             node.scores = plain.scores.iter().map(|s| PluginScore::of(s, place)).collect();
-            said.nodes.push(node);
+            explanation.nodes.push(node);
         }
         for (at, plugin, status) in &plain.unfit {
             let mut node = NodeReport::of(snapshot.row(*at).name());
@@ -181,12 +184,12 @@ impl WhatIf {
             if node.objections.is_empty() {
                 node.objections.push(Objection::of(plugin, status));
             }
-            said.nodes.push(node);
+            explanation.nodes.push(node);
         }
-        for node in &mut said.nodes {
-            node.current = said.node.as_ref() == Some(&node.name);
+        for node in &mut explanation.nodes {
+            node.current = explanation.node.as_ref() == Some(&node.name);
         }
-        said.nodes.sort_by(|a, b| {
+        explanation.nodes.sort_by(|a, b| {
             (b.fits, b.score, a.objections.len(), &a.name).cmp(&(
                 a.fits,
                 a.score,
@@ -194,9 +197,9 @@ impl WhatIf {
                 &b.name,
             ))
         });
-        said.fits = plain.feasible.len();
-        self.conclude(&mut said, profile, &info, &work);
-        Ok(said)
+        explanation.fits = plain.feasible.len();
+        self.conclude(&mut explanation, profile, &info, &work);
+        Ok(explanation)
     }
 
     /// The hints in the objects about the running scheduler's state that is unknown here.
@@ -220,16 +223,16 @@ impl WhatIf {
     }
 
     /// Adds the chosen node, or the preemption that would take place, and the changes that would make more nodes fit.
-    fn conclude(&self, said: &mut Explanation, profile: &Profile, info: &PodInfo, work: &Work) {
-        said.changes = Change::of(&said.nodes);
-        if said.fits > 0 {
-            said.best = said
+    fn conclude(&self, explanation: &mut Explanation, profile: &Profile, info: &PodInfo, work: &Work) {
+        explanation.changes = Change::of(&explanation.nodes);
+        if explanation.fits > 0 {
+            explanation.best = explanation
                 .nodes
                 .iter()
-                .take_while(|n| n.fits && n.score == said.nodes[0].score)
+                .take_while(|n| n.fits && n.score == explanation.nodes[0].score)
                 .map(|n| n.name.clone())
                 .collect();
-            said.message = format!("{}/{} nodes are available", said.fits, said.of);
+            explanation.message = format!("{}/{} nodes are available", explanation.fits, explanation.of);
             return;
         }
         let mut cycles = Cycles::new(SEED);
@@ -238,10 +241,10 @@ impl WhatIf {
         };
         let attempt = Attempt { cluster: self.cache.snapshot(), pod: info, work, diagnosis: &diagnosis };
         match make_room(profile, &attempt) {
-            Ok((_, rooms)) => said.preemption = rooms.first().map(|room| self.preemption(room)),
+            Ok((_, rooms)) => explanation.preemption = rooms.first().map(|room| self.preemption(room)),
             Err(none) => diagnosis.post_filter = none.map(|n| n.words).filter(|w| !w.is_empty()),
         }
-        said.message = diagnosis.message();
+        explanation.message = diagnosis.message();
     }
 
     fn preemption(&self, room: &Room) -> report::Preemption {
@@ -354,8 +357,10 @@ fn node_of(pod: &Pod) -> Option<String> {
 }
 
 /// Adds the remedy for a pod that names a node that does not exist; `is_written` means that the pod is from a manifest.
-fn with_remedy(said: Explanation, pod: &Pod, is_written: bool) -> Explanation {
-    let Some(node) = said.node.as_deref().filter(|_| said.node_is_missing) else { return said };
+fn with_remedy(explanation: Explanation, pod: &Pod, is_written: bool) -> Explanation {
+    let Some(node) = explanation.node.as_deref().filter(|_| explanation.node_is_missing) else {
+        return explanation;
+    };
     let instead = if is_written {
         "take spec.nodeName out of the manifest"
     } else if names_its_node(pod) {
@@ -366,7 +371,7 @@ fn with_remedy(said: Explanation, pod: &Pod, is_written: bool) -> Explanation {
         "delete the pod and create it anew"
     };
     let remedy = format!("there is no node {node:?}: start one of that name, or {instead}");
-    Explanation { remedy: Some(remedy), ..said }
+    Explanation { remedy: Some(remedy), ..explanation }
 }
 
 /// Returns the pod as the scheduler first saw it: without the node name that a binding wrote into it.

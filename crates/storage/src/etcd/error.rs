@@ -6,7 +6,7 @@ use crate::Error;
 
 /// The meaning of a failed call. etcd's own errors are recognized by their text alone.
 pub trait Meaning {
-    fn says(&self, text: &str) -> bool;
+    fn has_message(&self, text: &str) -> bool;
 
     /// Whether another member, or the same one a little later, may succeed.
     fn is_passing(&self) -> bool;
@@ -15,33 +15,33 @@ pub trait Meaning {
     fn is_token_expired(&self) -> bool;
 
     fn is_compacted(&self) -> bool {
-        self.says("etcdserver: mvcc: required revision has been compacted")
+        self.has_message("etcdserver: mvcc: required revision has been compacted")
     }
 
     fn is_future_revision(&self) -> bool {
-        self.says("etcdserver: mvcc: required revision is a future revision")
+        self.has_message("etcdserver: mvcc: required revision is a future revision")
     }
 
     fn is_lease_not_found(&self) -> bool {
-        self.says("etcdserver: requested lease not found")
+        self.has_message("etcdserver: requested lease not found")
     }
 }
 
 impl Meaning for CallError {
-    fn says(&self, text: &str) -> bool {
+    fn has_message(&self, text: &str) -> bool {
         matches!(self, Self::Status { message, .. } if message == text)
     }
 
     fn is_passing(&self) -> bool {
         match self {
             Self::NotSent(_) | Self::Broken(_) | Self::Timeout => true,
-            Self::Status { code, .. } => *code == Code::UNAVAILABLE || self.says("etcdserver: no leader"),
+            Self::Status { code, .. } => *code == Code::UNAVAILABLE || self.has_message("etcdserver: no leader"),
         }
     }
 
     fn is_token_expired(&self) -> bool {
         matches!(self, Self::Status { code, .. } if *code == Code::UNAUTHENTICATED)
-            || self.says("etcdserver: invalid auth token")
+            || self.has_message("etcdserver: invalid auth token")
     }
 }
 

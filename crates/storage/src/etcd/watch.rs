@@ -36,14 +36,14 @@ struct Session {
     requests: Requests,
     answers: Answers,
     /// Whether the member's progress marks can be trusted.
-    tells_progress: bool,
+    reports_progress: bool,
     /// The events of a revision that may have more events.
     partial: Vec<Event>,
 }
 
 impl Session {
     fn patience(&self) -> Duration {
-        if self.tells_progress { PATIENCE } else { PATIENCE_BEFORE_MARK }
+        if self.reports_progress { PATIENCE } else { PATIENCE_BEFORE_MARK }
     }
 }
 
@@ -141,8 +141,8 @@ impl Session {
                 return Err(CallError::Broken(format!("the watch was refused: {}", created.cancel_reason)));
             }
             let at = header_revision(created.header.as_ref());
-            let tells_progress = tells_progress(&member.version);
-            Ok((Self { requests, answers, tells_progress, partial: Vec::new() }, at))
+            let reports_progress = reports_progress(&member.version);
+            Ok((Self { requests, answers, reports_progress, partial: Vec::new() }, at))
         };
         let opened = tokio::time::timeout(etcd.options.request_timeout, opening).await;
         opened.unwrap_or(Err(CallError::Timeout))
@@ -154,7 +154,7 @@ fn ended() -> CallError {
 }
 
 /// Whether a progress mark never overtakes the events before it. Etcd guarantees that from these versions on.
-fn tells_progress(version: &str) -> bool {
+fn reports_progress(version: &str) -> bool {
     let mut parts = version.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
     let (major, minor, patch) =
         (parts.next().unwrap_or(0), parts.next().unwrap_or(0), parts.next().unwrap_or(0));
@@ -270,7 +270,7 @@ impl Watcher {
     /// Makes etcd show the revision that is waited for, which was written outside of this store.
     fn ask(&mut self, session: &Session) {
         self.ask_at = Instant::now() + ASK_AGAIN;
-        if session.tells_progress {
+        if session.reports_progress {
             session.requests.send(&proto::WatchRequest { ask: Some(WatchAsk::Progress(proto::Empty {})) });
             return;
         }
@@ -294,11 +294,11 @@ impl Watcher {
             });
         }
         if answer.events.is_empty() && !answer.fragment && session.partial.is_empty() {
-            let told = header_revision(answer.header.as_ref());
-            if !answer.created && session.tells_progress && told > self.delivered {
-                self.delivered = told;
-                self.target = self.target.filter(|target| *target > told);
-                return self.send(WatchItem::Progress(told)).await;
+            let reported = header_revision(answer.header.as_ref());
+            if !answer.created && session.reports_progress && reported > self.delivered {
+                self.delivered = reported;
+                self.target = self.target.filter(|target| *target > reported);
+                return self.send(WatchItem::Progress(reported)).await;
             }
             return Ok(());
         }
@@ -382,7 +382,7 @@ impl Etcd {
     /// Returns the revision that etcd has compacted, which it reports to a watch on a compacted revision.
     pub(super) async fn compacted_revision(&self, gone: u64) -> Result<u64> {
         let (mut session, _) = Session::open_at(self, gone.max(1)).await?;
-        let told = async {
+        let reported = async {
             loop {
                 match session.answers.next::<proto::WatchResponse>().await? {
                     Some(answer) if answer.compact_revision > 0 => {
@@ -393,8 +393,8 @@ impl Etcd {
                 }
             }
         };
-        let told = tokio::time::timeout(self.options.request_timeout, told).await;
-        let compacted = told.unwrap_or(Err(CallError::Timeout))?;
+        let reported = tokio::time::timeout(self.options.request_timeout, reported).await;
+        let compacted = reported.unwrap_or(Err(CallError::Timeout))?;
         self.compacted.fetch_max(compacted, Ordering::AcqRel);
         Ok(compacted)
     }
@@ -416,7 +416,7 @@ mod tests {
             ("", false),
         ];
         for (version, trusted) in table {
-            assert_eq!(tells_progress(version), trusted, "{version}");
+            assert_eq!(reports_progress(version), trusted, "{version}");
         }
     }
 }

@@ -104,8 +104,8 @@ impl Plugin for DefaultPreemption {
 
 impl PostFilter for DefaultPreemption {
     fn post_filter(&self, attempt: &Attempt) -> Result<Vec<Room>, NoRoom> {
-        if let Some(words) = not_eligible(attempt, &self.groups) {
-            return Err(NoRoom { words: format!("preemption: {words}"), withdraw: false });
+        if let Some(why) = not_eligible(attempt, &self.groups) {
+            return Err(NoRoom { words: format!("preemption: {why}"), withdraw: false });
         }
         let possible: Vec<NodeIdx> = attempt
             .diagnosis

@@ -117,13 +117,13 @@ fn round_up(
         return Ok(range.min);
     }
     let Some(step_by) = &range.step else { return Ok(asked) };
-    let told = || (name.to_owned(), asked.to_string());
+    let name_and_request = || (name.to_owned(), asked.to_string());
     let wanted = if range.milli {
-        let (name, asked_for) = told();
+        let (name, asked_for) = name_and_request();
         milli(&asked).ok_or(CapacityError::NotMilli(name, asked_for))?
     } else {
         if asked > Quantity::new(i64::MAX, asked.format()) {
-            let (name, asked_for) = told();
+            let (name, asked_for) = name_and_request();
             return Err(CapacityError::TooLarge(name, asked_for));
         }
         asked.value()
@@ -134,7 +134,7 @@ fn round_up(
     }
     let steps = (i128::from(wanted) - i128::from(min) + i128::from(step) - 1).div_euclid(i128::from(step));
     let Ok(rounded) = i64::try_from(i128::from(min) + steps * i128::from(step)) else {
-        let (name, asked_for) = told();
+        let (name, asked_for) = name_and_request();
         let limit = if range.milli { "the milli-value range" } else { "MaxInt64" };
         return Err(CapacityError::RoundedTooLarge(name, asked_for, limit));
     };

@@ -141,7 +141,7 @@ fn build<'a>(id: PoolId<'a>, mut slices: Vec<&'a ResourceSlice>, whole: &[&'a Re
     }
     let mut seen = BTreeSet::new();
     let unique = pool.here.iter().flat_map(|s| devices(s)).all(|d| seen.insert(d.name.as_str()));
-    let told_once = sets.iter().all(|set| pool.counters.insert(&set.name, set).is_none());
+    let unique_sets = sets.iter().all(|set| pool.counters.insert(&set.name, set).is_none());
     let known = |device: &Device| {
         device.consumes_counters.iter().flatten().all(|c| {
             let set = pool.counters.get(c.counter_set.as_str());
@@ -149,7 +149,7 @@ fn build<'a>(id: PoolId<'a>, mut slices: Vec<&'a ResourceSlice>, whole: &[&'a Re
         })
     };
     let consumed = pool.here.iter().chain(&pool.elsewhere).flat_map(|s| devices(s)).all(known);
-    if !(unique && told_once && consumed) {
+    if !(unique && unique_sets && consumed) {
         return Pool { id, invalid: true, ..Pool::default() };
     }
     pool
