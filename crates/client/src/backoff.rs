@@ -16,6 +16,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
+    /// Creates a back-off whose first delay is `first`; see [`Backoff`].
     pub fn new(first: Duration, longest: Duration, reset_after: Duration) -> Self {
         Self { first, longest, reset_after, next: first, last_step: Duration::ZERO }
     }

@@ -89,6 +89,7 @@ impl Client {
         self.led.as_ref().is_none_or(|(term, _)| term.is_held())
     }
 
+    /// The supervisor of this client's background tasks.
     pub fn supervisor(&self) -> &Supervisor {
         &self.supervisor
     }
@@ -99,14 +100,17 @@ impl Client {
         self
     }
 
+    /// The transport, which refuses writes without the lease if the client is [`under`](Client::under) a leadership.
     pub fn transport(&self) -> &Arc<dyn Transport> {
         &self.transport
     }
 
+    /// The clock that this client's component goes by.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
 
+    /// Reads an object; `namespace` is ignored for cluster-scoped kinds.
     pub async fn get<K: Kind>(&self, namespace: &str, name: &str) -> Result<K> {
         let path = K::RESOURCE.path(Some(namespace), Some(name));
         decode(&self.call(Method::GET, path, None, Bytes::new()).await?)
@@ -123,6 +127,7 @@ impl Client {
         Ok((items, list.resource_version))
     }
 
+    /// Creates an object in the namespace of its metadata.
     pub async fn create<K: Kind>(&self, object: &K) -> Result<K> {
         let path = K::RESOURCE.path(Some(object.namespace()), None);
         decode(&self.write(Method::POST, path, "application/json", object.encode().into(), false).await?)
@@ -146,6 +151,7 @@ impl Client {
         self.write(Method::POST, path, "application/json", body.into(), false).await
     }
 
+    /// Replaces an object. The server answers with a conflict if its resourceVersion is not the current one.
     pub async fn update<K: Kind>(&self, object: &K) -> Result<K> {
         let path = K::RESOURCE.path(Some(object.namespace()), Some(object.name()));
         decode(&self.write(Method::PUT, path, "application/json", object.encode().into(), false).await?)
@@ -187,6 +193,7 @@ impl Client {
         self.write(Method::PATCH, path, content_type, body, force).await
     }
 
+    /// Deletes an object.
     pub async fn delete<K: Kind>(&self, namespace: &str, name: &str, options: &DeleteOptions) -> Result<()> {
         self.delete_path(K::RESOURCE.path(Some(namespace), Some(name)), options).await
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use knarr_api::kind::DecodeError;
 use knarr_apimachinery::status::StatusError;
 
+/// An error of a request to the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The server answered with a failure status.
@@ -28,6 +29,7 @@ pub enum Error {
     LeaseLost,
 }
 
+/// The result of a request to the API server.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl From<StatusError> for Error {
@@ -45,18 +47,22 @@ impl Error {
         }
     }
 
+    /// Whether the server answered that the object does not exist.
     pub fn is_not_found(&self) -> bool {
         self.status().is_some_and(StatusError::is_not_found)
     }
 
+    /// Whether the server answered that the object exists already.
     pub fn is_already_exists(&self) -> bool {
         self.status().is_some_and(StatusError::is_already_exists)
     }
 
+    /// Whether the server answered with a conflict (409).
     pub fn is_conflict(&self) -> bool {
         self.status().is_some_and(StatusError::is_conflict)
     }
 
+    /// Whether the server answered that a resourceVersion or a continue token is too old.
     pub fn is_expired(&self) -> bool {
         self.status().is_some_and(StatusError::is_expired)
     }

@@ -129,6 +129,7 @@ impl Informers {
         synced_until(&self.until, all).await
     }
 
+    /// The client that the informers use.
     pub fn client(&self) -> &Client {
         &self.client
     }
@@ -162,6 +163,7 @@ impl<K> Clone for Informer<K> {
 }
 
 impl<K: Kind> Informer<K> {
+    /// Returns a lister of the informer's store.
     pub fn lister(&self) -> Lister<K> {
         Lister { store: Arc::clone(self.reflector.store()), kind: PhantomData }
     }
@@ -186,6 +188,7 @@ impl<K: Kind> Informer<K> {
         self.reflector.store().add_index(name, Arc::new(values_of));
     }
 
+    /// Whether the first list is complete.
     pub fn has_synced(&self) -> bool {
         self.reflector.has_synced()
     }
@@ -250,6 +253,7 @@ impl<K: Kind> Lister<K> {
         self.get_key(&ObjectKey::new(namespace, name))
     }
 
+    /// Returns an object by its key.
     pub fn get_key(&self, key: &ObjectKey) -> Option<Arc<K>> {
         self.store.get(key).and_then(|o| view(&o))
     }
@@ -259,6 +263,7 @@ impl<K: Kind> Lister<K> {
         self.store.list(None).iter().filter_map(|o| view(o)).collect()
     }
 
+    /// Returns all objects of a namespace in key order.
     pub fn list_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
         self.store.list(Some(namespace)).iter().filter_map(|o| view(o)).collect()
     }
@@ -270,14 +275,17 @@ impl<K: Kind> Lister<K> {
         chosen.filter_map(|o| view(o)).collect()
     }
 
+    /// Returns the objects in an index with this value; see [`Informer::add_index`].
     pub fn by_index(&self, index: &str, value: &str) -> Vec<Arc<K>> {
         self.store.by_index(index, value).iter().filter_map(|o| view(o)).collect()
     }
 
+    /// The number of objects, including those that do not decode.
     pub fn len(&self) -> usize {
         self.store.len()
     }
 
+    /// Whether the store is empty.
     pub fn is_empty(&self) -> bool {
         self.store.is_empty()
     }

@@ -57,10 +57,12 @@ pub struct QueueCounts {
 }
 
 impl QueueCounts {
+    /// Counts a key that was added.
     pub fn added(&self) {
         self.adds.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts a key that was added with a back-off.
     pub fn retried(&self) {
         self.retries.fetch_add(1, Ordering::Relaxed);
     }

@@ -62,6 +62,7 @@ impl CertifiedUser {
 }
 
 impl UserInfo {
+    /// Whether the user is in this group.
     pub fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|g| g == group)
     }
@@ -94,6 +95,7 @@ pub struct Reviews {
 }
 
 impl Reviews {
+    /// Creates an empty cache of reviews.
     pub fn new(clock: Arc<dyn Clock>, lasting: Lasting) -> Self {
         Self { clock, lasting, tokens: Mutex::default(), decisions: Mutex::default() }
     }
@@ -118,6 +120,7 @@ impl Reviews {
         Ok(user)
     }
 
+    /// Whether the user may do this, by a cached or a new SubjectAccessReview.
     pub async fn may(&self, client: &Client, user: &UserInfo, asked: Asked) -> Result<bool, Error> {
         let key = (user.clone(), asked);
         let now = self.clock.monotonic();

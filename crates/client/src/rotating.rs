@@ -30,6 +30,7 @@ impl Current {
 }
 
 impl Rotating {
+    /// Creates a transport with this access.
     pub fn new(access: &Access) -> Result<Arc<Self>> {
         Ok(Arc::new(Self(RwLock::new(Current::of(access)?))))
     }
@@ -41,6 +42,7 @@ impl Rotating {
         Ok(())
     }
 
+    /// The transport with the newest identity.
     pub fn current(&self) -> HttpTransport {
         self.0.read().unwrap_or_else(PoisonError::into_inner).transport.clone()
     }

@@ -48,6 +48,7 @@ pub struct ObjectStore {
 }
 
 impl ObjectStore {
+    /// Returns an object by its key.
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<Object>> {
         self.read(|inner| inner.objects.get(key).cloned())
     }
@@ -73,10 +74,12 @@ impl ObjectStore {
         })
     }
 
+    /// The number of objects.
     pub fn len(&self) -> usize {
         self.read(|inner| inner.objects.len())
     }
 
+    /// Whether there are no objects.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

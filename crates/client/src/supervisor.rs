@@ -68,10 +68,12 @@ struct Task {
 }
 
 impl Supervisor {
+    /// Creates a supervisor without tasks.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock, tasks: Arc::default() }
     }
 
+    /// The clock of the back-offs.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }

@@ -94,6 +94,7 @@ pub enum WatchEvent {
     Bookmark(String),
 }
 
+/// The events of a watch; the stream ends with the watch.
 pub type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>;
 
 /// A connection to the API server with one identity.

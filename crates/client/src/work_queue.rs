@@ -65,6 +65,7 @@ pub struct WorkQueue<T> {
 }
 
 impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
+    /// Creates an empty queue.
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
         let inner = Inner {
             queue: VecDeque::new(),
@@ -188,6 +189,7 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
         inner.queue.len() + inner.due.len()
     }
 
+    /// Whether no key is ready or delayed.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -49,6 +49,7 @@ impl Background {
         self.ending.cancelled().await;
     }
 
+    /// Whether the scheduler is ending.
     pub fn is_ending(&self) -> bool {
         self.ending.is_cancelled()
     }

@@ -34,14 +34,17 @@ impl Cache {
         Self { groups: Some(groups), ..Self::default() }
     }
 
+    /// The pod groups, where gang scheduling is on.
     pub fn groups(&self) -> Option<&Arc<Groups>> {
         self.groups.as_ref()
     }
 
+    /// The nodes and pods, with assumed pods included.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
 
+    /// Adds a node, or takes over its new state. Pods that were bound to it before it was known are added to it.
     pub fn set_node(&mut self, node: Arc<Node>) {
         let name: Box<str> = node.name().into();
         let at = self.snapshot.set_node(node);
@@ -58,6 +61,7 @@ impl Cache {
         }
     }
 
+    /// Takes over a namespace's labels; `None` removes the namespace.
     pub fn set_namespace(&mut self, name: &str, labels: Option<BTreeMap<String, String>>) {
         self.snapshot.set_namespace(name, labels);
     }
@@ -96,6 +100,7 @@ impl Cache {
         }
     }
 
+    /// Whether the pod is assumed on a node, and not yet seen there.
     pub fn is_assumed(&self, uid: &str) -> bool {
         self.pods.get(uid).is_some_and(|p| p.assumed)
     }
@@ -120,6 +125,7 @@ impl Cache {
         }
     }
 
+    /// Removes a pod that was deleted or has ended.
     pub fn remove_pod(&mut self, uid: &str) {
         self.take_off(uid);
         if let Some(groups) = &self.groups {

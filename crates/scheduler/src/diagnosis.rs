@@ -32,10 +32,12 @@ pub struct Diagnosis {
 }
 
 impl Diagnosis {
+    /// Creates a diagnosis of a cluster with this many nodes.
     pub fn new(nodes: usize) -> Self {
         Self { nodes, ..Self::default() }
     }
 
+    /// Records that a plugin rejected a node.
     pub fn reject(&mut self, node: NodeIdx, plugin: &'static str, status: Status) {
         self.plugins.insert(plugin);
         // The latest verdicts are the most likely to repeat, and only few are different.

@@ -88,6 +88,7 @@ pub fn priority(group: &PodGroup) -> i32 {
 }
 
 impl Terms {
+    /// Returns the terms of a pod, with the API's defaults.
     pub fn of(pod: &Pod) -> Self {
         let spec = pod.spec.as_ref();
         let text = |t: Option<&str>, or: &str| t.unwrap_or(or).into();
@@ -103,11 +104,13 @@ impl Terms {
 }
 
 impl Groups {
+    /// Takes over a PodGroup from the API.
     pub fn set_object(&self, object: Arc<PodGroup>) {
         let key = object.key();
         self.lock().groups.entry(key).or_default().object = Some(object);
     }
 
+    /// Removes a deleted PodGroup. Its pods stay known.
     pub fn remove_object(&self, key: &ObjectKey) {
         let mut held = self.lock();
         if let Some(group) = held.groups.get_mut(key) {
@@ -130,6 +133,7 @@ impl Groups {
         held.of_pod.insert(pod.uid().into(), key);
     }
 
+    /// Marks a waiting pod as assumed on a node.
     pub fn assume(&self, uid: &str) {
         if let Some(group) = self.lock().group_of(uid)
             && group.members.get(uid).is_some_and(|m| m.stage == Stage::Waiting)
@@ -138,6 +142,7 @@ impl Groups {
         }
     }
 
+    /// Marks an assumed pod as waiting again.
     pub fn forget(&self, uid: &str) {
         if let Some(group) = self.lock().group_of(uid)
             && group.members.get(uid).is_some_and(|m| m.stage == Stage::Assumed)
@@ -162,6 +167,7 @@ impl Groups {
         self.lock().of_pod.is_empty()
     }
 
+    /// Returns the PodGroup with this key, if it exists.
     pub fn object(&self, key: &ObjectKey) -> Option<Arc<PodGroup>> {
         self.lock().groups.get(key)?.object.clone()
     }

@@ -15,6 +15,7 @@ struct Known<K, V> {
 pub struct Pool<K, V>(LazyLock<Mutex<Known<K, V>>>);
 
 impl<K: Eq + Hash, V> Pool<K, V> {
+    /// Creates an empty pool.
     pub const fn new() -> Self {
         Self(LazyLock::new(|| Mutex::new(Known { by_key: HashMap::new(), next_id: 1, sweep_at: 1024 })))
     }

@@ -137,36 +137,44 @@ pub fn code_name(code: Code) -> &'static str {
 pub struct Measured(OnceLock<(Arc<Metrics>, EventRecorder)>);
 
 impl Measured {
+    /// Sets the metrics and the recorder; only the first call has an effect.
     pub fn set(&self, metrics: &Arc<Metrics>, recorder: &EventRecorder) {
         self.0.get_or_init(|| (Arc::clone(metrics), recorder.clone()));
     }
 
+    /// The metrics and the recorder, once a scheduler has set them.
     pub fn get(&self) -> Option<&(Arc<Metrics>, EventRecorder)> {
         self.0.get()
     }
 }
 
 impl Metrics {
+    /// Creates the scheduler's metrics, all zero.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { registry: Registry::new(FAMILIES), clock, cycles: AtomicU64::new(0) }
     }
 
+    /// The monotonic time that durations are measured with.
     pub fn now(&self) -> Duration {
         self.clock.monotonic()
     }
 
+    /// Adds `n` to a counter.
     pub fn add(&self, metric: Metric, labels: &[&str], n: f64) {
         self.registry.add(metric as usize, labels, n);
     }
 
+    /// Sets a gauge.
     pub fn set(&self, metric: Metric, labels: &[&str], value: f64) {
         self.registry.set(metric as usize, labels, value);
     }
 
+    /// Removes all values of a metric.
     pub fn clear(&self, metric: Metric) {
         self.registry.clear(metric as usize);
     }
 
+    /// Records an observation in a histogram.
     pub fn record(&self, metric: Metric, labels: &[&str], value: f64) {
         self.registry.record(metric as usize, labels, value);
     }
@@ -206,10 +214,12 @@ impl Metrics {
         status
     }
 
+    /// The value of a metric, for tests.
     pub fn value(&self, metric: Metric, labels: &[&str]) -> f64 {
         self.registry.value(metric as usize, labels)
     }
 
+    /// Returns all metrics in the text format of Prometheus.
     pub fn render(&self) -> String {
         self.registry.render()
     }

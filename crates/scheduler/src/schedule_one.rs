@@ -80,6 +80,7 @@ pub fn feasible_nodes_to_find(nodes: usize, percentage: usize) -> usize {
 }
 
 impl Cycles {
+    /// Creates the state without cached work; `seed` is that of the choice among equal nodes.
     pub fn new(seed: u64) -> Self {
         Self {
             start: 0,

@@ -25,6 +25,7 @@ enum Judge<'a> {
 }
 
 impl<'a> Trial<'a> {
+    /// Starts with the node as it is.
     pub fn new(cluster: &'a Snapshot, work: &'a Work, at: NodeIdx) -> Self {
         let filters = work.filters.iter().map(|active| {
             let judge = match active.scope {
@@ -42,11 +43,13 @@ impl<'a> Trial<'a> {
         }
     }
 
+    /// Adds a pod to the node.
     pub fn add(&mut self, pod: &Arc<PlacedPod>) {
         self.row.put_on(Arc::clone(pod));
         self.update_filters(self.at, pod, 1);
     }
 
+    /// Removes a pod from the node.
     pub fn remove(&mut self, pod: &PlacedPod) {
         self.row.take_off(&pod.uid);
         self.update_filters(self.at, pod, -1);

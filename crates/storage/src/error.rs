@@ -16,6 +16,7 @@ pub struct Conflict {
     pub revision: u64,
 }
 
+/// Why an operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("precondition failed for key {:?}", String::from_utf8_lossy(&.0.key))]
@@ -59,6 +60,7 @@ pub enum Error {
 }
 
 impl Error {
+    /// The conflict, if the error is one.
     pub fn conflict(&self) -> Option<&Conflict> {
         match self {
             Self::Conflict(conflict) => Some(conflict),

@@ -14,6 +14,7 @@ pub type ShareOf = fn(&[u8]) -> Option<&[u8]>;
 pub struct TimeSource(Arc<dyn Fn() -> Duration + Send + Sync>);
 
 impl TimeSource {
+    /// Creates a time source from a function, which must never go back.
     pub fn new(now: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }
@@ -24,6 +25,7 @@ impl TimeSource {
         Self::new(move || start.elapsed())
     }
 
+    /// The current time.
     pub fn now(&self) -> Duration {
         (self.0)()
     }

@@ -16,6 +16,7 @@ impl LeaseId {
         NonZeroU64::new(id).map(Self)
     }
 
+    /// The lease's number.
     pub fn get(self) -> u64 {
         self.0.get()
     }
@@ -54,6 +55,7 @@ pub fn damage(value: &[u8]) -> Option<&str> {
     value.strip_prefix(DAMAGED).map(|reason| std::str::from_utf8(reason).unwrap_or("unknown"))
 }
 
+/// What an event did to its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
     Put,
@@ -79,14 +81,17 @@ pub struct KeyRange {
 }
 
 impl KeyRange {
+    /// The range from `start` (included) to `end` (excluded).
     pub fn new(start: impl Into<Bytes>, end: impl Into<Bytes>) -> Self {
         Self { start: start.into(), end: Some(end.into()) }
     }
 
+    /// The range of all keys.
     pub fn all() -> Self {
         Self { start: Bytes::new(), end: None }
     }
 
+    /// The range of all keys from `start` on.
     pub fn from(start: impl Into<Bytes>) -> Self {
         Self { start: start.into(), end: None }
     }
@@ -107,6 +112,7 @@ impl KeyRange {
         Self { start, end: Some(end.into()) }
     }
 
+    /// Whether the key is in the range.
     pub fn contains(&self, key: &[u8]) -> bool {
         key >= &self.start[..] && self.end.as_deref().is_none_or(|end| key < end)
     }
@@ -171,6 +177,7 @@ pub enum Op {
 }
 
 impl Op {
+    /// The key that the operation is about.
     pub fn key(&self) -> &Bytes {
         match self {
             Self::Put { key, .. } | Self::Delete { key } => key,
@@ -185,6 +192,7 @@ pub enum OpResult {
     Delete { prev: Option<KeyValue> },
 }
 
+/// The result of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TxnResponse {
     /// The revision of the transaction, or the current one if it changed nothing.
@@ -193,12 +201,14 @@ pub struct TxnResponse {
     pub results: Vec<OpResult>,
 }
 
+/// The result of a put.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutResponse {
     pub kv: KeyValue,
     pub prev: Option<KeyValue>,
 }
 
+/// The result of a deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeleteResponse {
     /// The revision of the deletion, or the current one if there was nothing to delete.
@@ -220,30 +230,36 @@ pub struct RangeRequest {
 }
 
 impl RangeRequest {
+    /// Reads the whole range at the latest revision, and counts its keys.
     pub fn new(range: KeyRange) -> Self {
         Self { range, limit: None, revision: None, count: true }
     }
 
+    /// Reads all keys with this prefix.
     pub fn prefix(prefix: impl Into<Bytes>) -> Self {
         Self::new(KeyRange::prefix(prefix))
     }
 
+    /// Limits the number of keys.
     pub fn limit(mut self, limit: usize) -> Self {
         self.limit = Some(limit);
         self
     }
 
+    /// Reads at this revision.
     pub fn at(mut self, revision: u64) -> Self {
         self.revision = Some(revision);
         self
     }
 
+    /// Skips counting the keys beyond the limit.
     pub fn without_count(mut self) -> Self {
         self.count = false;
         self
     }
 }
 
+/// The result of a range read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeResponse {
     /// In key order.
@@ -299,10 +315,12 @@ pub struct ScrubFault {
 }
 
 impl ScrubFault {
+    /// A fault in these bytes of the file.
     pub fn of_file(bytes: Range<u64>, reason: String) -> Self {
         Self { bytes: Some(bytes), key: Bytes::new(), reason }
     }
 
+    /// A fault of a key.
     pub fn of_key(key: Bytes, reason: String) -> Self {
         Self { bytes: None, key, reason }
     }

@@ -19,14 +19,17 @@ pub struct WatchRequest {
 }
 
 impl WatchRequest {
+    /// Watches the range from now on.
     pub fn new(range: KeyRange) -> Self {
         Self { range, after: None }
     }
 
+    /// Watches all keys with this prefix from now on.
     pub fn prefix(prefix: impl Into<bytes::Bytes>) -> Self {
         Self::new(KeyRange::prefix(prefix))
     }
 
+    /// Starts with the events after this revision.
     pub fn after(mut self, revision: u64) -> Self {
         self.after = Some(revision);
         self
@@ -42,6 +45,7 @@ pub struct WatchEvents {
     pub events: Vec<Event>,
 }
 
+/// An item of a watch's stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchItem {
     Events(WatchEvents),
@@ -108,10 +112,12 @@ impl fmt::Debug for Watch {
 pub struct ProgressRequester(Arc<dyn Fn() + Send + Sync>);
 
 impl ProgressRequester {
+    /// Creates a handle from a function. For engines.
     pub fn new(request: impl Fn() + Send + Sync + 'static) -> Self {
         Self(Arc::new(request))
     }
 
+    /// Requests a progress mark. Does not wait for it.
     pub fn request(&self) {
         (self.0)();
     }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use users::{Identity, Users};
 
+/// Why a kubeconfig cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeconfigError {
     #[error("cannot read {}", path.display())]

@@ -30,6 +30,7 @@ pub enum Change {
     Deleted(Arc<Object>),
 }
 
+/// A function that is called for each change.
 pub type Handler = Arc<dyn Fn(&Change) + Send + Sync>;
 
 /// A handler, with the token that ends its registration.
@@ -92,6 +93,7 @@ impl Reflector {
         self
     }
 
+    /// The local copy of the collection.
     pub fn store(&self) -> &Arc<ObjectStore> {
         &self.store
     }

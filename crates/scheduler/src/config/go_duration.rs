@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer};
 pub struct GoDuration(pub i64);
 
 impl GoDuration {
+    /// Returns a duration of this many seconds.
     pub const fn from_secs(seconds: i64) -> Self {
         Self(seconds * 1_000_000_000)
     }

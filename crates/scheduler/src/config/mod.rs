@@ -86,6 +86,7 @@ impl Default for Configuration {
     }
 }
 
+/// An entry of `profiles`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProfileConfig {
@@ -95,6 +96,7 @@ pub struct ProfileConfig {
     pub plugin_config: Vec<PluginConfig>,
 }
 
+/// An entry of `pluginConfig`: the arguments of a plugin.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PluginConfig {
@@ -102,6 +104,7 @@ pub struct PluginConfig {
     pub args: Value,
 }
 
+/// The plugins of a profile by extension point. `multi_point` applies to all extension points.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Plugins {
@@ -123,6 +126,7 @@ pub struct Plugins {
     pub pod_group_post_filter: PluginSet,
 }
 
+/// The plugins that are enabled and disabled at an extension point; `*` disables all default ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct PluginSet {
@@ -130,6 +134,7 @@ pub struct PluginSet {
     pub disabled: Vec<Enabled>,
 }
 
+/// A plugin in a [`PluginSet`]; the weight only matters for scores.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Enabled {

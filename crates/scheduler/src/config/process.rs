@@ -21,6 +21,7 @@ pub struct ClientConnection {
 }
 
 impl ClientConnection {
+    /// Validates the fields, by upstream's rules.
     pub fn validate(&self, path: &Path) -> ErrorList {
         let mut errors = ErrorList::new();
         if self.burst < 0 {
@@ -44,6 +45,7 @@ pub struct LeaderElection {
 }
 
 impl LeaderElection {
+    /// Validates the fields, by upstream's rules.
     pub fn validate(&self, path: &Path) -> ErrorList {
         let mut errors = ErrorList::new();
         if self.leader_elect == Some(false) {

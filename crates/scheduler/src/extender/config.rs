@@ -34,6 +34,7 @@ pub struct ExtenderConfig {
     pub ignorable: bool,
 }
 
+/// `tlsConfig` of an extender.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TlsConfig {
@@ -48,6 +49,7 @@ pub struct TlsConfig {
     pub ca_data: String,
 }
 
+/// An extended resource that an extender manages.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ManagedResource {
@@ -56,6 +58,7 @@ pub struct ManagedResource {
 }
 
 impl ExtenderConfig {
+    /// The time limit of a call, or upstream's default.
     pub fn timeout(&self) -> Duration {
         self.http_timeout.or(TIMEOUT).get()
     }

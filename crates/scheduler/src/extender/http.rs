@@ -86,6 +86,7 @@ impl Endpoint {
         Ok(Self { prefix, tls, timeout: config.timeout() })
     }
 
+    /// The URL prefix, by which errors name the extender.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }

@@ -32,6 +32,7 @@ pub fn field<'a>(object: &'a Value, name: &str) -> &'a Value {
         .unwrap_or(NULL)
 }
 
+/// Encodes a pod as JSON.
 pub fn pod(pod: &Pod) -> Value {
     serde_json::from_slice(&pod.encode()).unwrap_or_default()
 }
@@ -91,11 +92,13 @@ pub fn victims_of(answer: &Value) -> Result<BTreeMap<String, Victims>, &'static 
 }
 
 impl Candidate {
+    /// Encodes the victims by uid, for extenders that cache nodes.
     pub fn as_uids(&self) -> Value {
         let pods: Vec<_> = self.victims.iter().map(|p| json!({"UID": p.uid()})).collect();
         json!({"Pods": pods, "NumPDBViolations": self.violations})
     }
 
+    /// Encodes the victims as whole pods.
     pub fn as_pods(&self) -> Value {
         let pods: Vec<_> = self.victims.iter().map(|p| pod(p)).collect();
         json!({"Pods": pods, "NumPDBViolations": self.violations})

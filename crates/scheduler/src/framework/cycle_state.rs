@@ -12,6 +12,7 @@ pub struct CycleState {
 }
 
 impl CycleState {
+    /// Creates the state of a new cycle.
     pub fn new(sampled: bool) -> Self {
         Self { sampled, ..Self::default() }
     }
@@ -21,6 +22,7 @@ impl CycleState {
         self.notes.insert(TypeId::of::<T>(), Box::new(note));
     }
 
+    /// Returns the value of this type, if a plugin has stored one.
     pub fn read<T: Any + Send + Sync>(&self) -> Option<&T> {
         self.notes.get(&TypeId::of::<T>()).and_then(|n| n.downcast_ref())
     }

@@ -78,6 +78,7 @@ impl Action {
         NAMES.iter().find(|(action, _)| *action == self).map_or("", |(_, name)| name)
     }
 
+    /// Whether the sets have a kind of change in common.
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
@@ -99,6 +100,7 @@ pub struct ClusterEvent {
 }
 
 impl ClusterEvent {
+    /// Returns the event of these kinds of change to this resource.
     pub const fn new(resource: Resource, actions: Action) -> Self {
         Self { resource, actions }
     }
@@ -136,6 +138,7 @@ pub struct Changed {
 }
 
 impl Changed {
+    /// Returns the change of an object from `old` to `new`.
     pub fn of<K: Any + Send + Sync>(old: Option<Arc<K>>, new: Option<Arc<K>>) -> Self {
         Self { old: old.map(|o| o as _), new: new.map(|n| n as _) }
     }

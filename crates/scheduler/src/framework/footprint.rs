@@ -80,6 +80,7 @@ impl Footprint {
         })
     }
 
+    /// The value of the pod's label.
     pub fn label(&self, key: &str) -> Option<&str> {
         self.labels.get(key).map(String::as_str)
     }

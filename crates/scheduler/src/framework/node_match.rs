@@ -54,6 +54,7 @@ impl OnLabel {
 }
 
 impl Term {
+    /// Compiles a term of a node selector.
     pub fn compile(cluster: &Snapshot, term: &NodeSelectorTerm) -> Self {
         let labels = term.match_expressions.iter().flatten().map(|r| OnLabel::compile(cluster, r)).collect();
         Self { labels, fields: term.match_fields.clone().unwrap_or_default() }
@@ -68,6 +69,7 @@ impl Term {
         Self { labels: labels.iter().map(equals).collect(), fields: Vec::new() }
     }
 
+    /// Whether the node matches all requirements of the term.
     pub fn matches(&self, node: &NodeView) -> bool {
         let field = |key: &str| (key == "metadata.name").then(|| node.row.name());
         !(self.labels.is_empty() && self.fields.is_empty())
@@ -98,6 +100,7 @@ impl NodeMatcher {
         self.selector.is_none() && self.terms.is_none()
     }
 
+    /// Whether the node matches the selector and one of the terms.
     pub fn matches(&self, node: &NodeView) -> bool {
         self.selector.as_ref().is_none_or(|s| s.matches(node))
             && self.terms.as_ref().is_none_or(|terms| terms.iter().any(|t| t.matches(node)))

@@ -26,6 +26,7 @@ pub struct PodInfo {
 }
 
 impl PodInfo {
+    /// Returns the info of a waiting pod.
     pub fn new(pod: &Pod) -> Self {
         let status = pod.status.as_ref();
         let conditions = status.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
@@ -67,6 +68,7 @@ impl PodInfo {
         &self.shape.footprint
     }
 
+    /// The pod's priority; 0 if it has none.
     pub fn priority(&self) -> i32 {
         self.footprint().priority
     }

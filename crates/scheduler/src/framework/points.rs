@@ -26,6 +26,7 @@ use crate::snapshot::{NodeIdx, NodeRow, PlacedPod, Snapshot};
 /// The maximum score of a plugin for a node, before weights.
 pub const MAX_NODE_SCORE: i64 = 100;
 
+/// A plugin of the scheduling framework. It implements one or more of the extension points below.
 pub trait Plugin: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
@@ -73,6 +74,7 @@ pub enum PreFilter {
 }
 
 impl PreFilter {
+    /// The code that metrics record for the result.
     pub fn code(&self) -> Code {
         match self {
             Self::Skip => Code::Skip,
@@ -81,6 +83,7 @@ impl PreFilter {
         }
     }
 
+    /// Checks all nodes with this filter.
     pub fn check(filter: impl NodeFilter + 'static) -> Self {
         Self::Check { filter: Box::new(filter), only: None }
     }

@@ -51,6 +51,7 @@ pub struct Profile {
 }
 
 impl Profile {
+    /// Creates a profile; `percentage` is the number for `percentageOfNodesToScore`.
     pub fn new(scheduler_name: &str, points: Points, percentage: usize) -> Self {
         let plugins = points.all.iter().map(|p| (p.name(), Arc::clone(p))).collect();
         Self {
@@ -76,6 +77,7 @@ impl Profile {
         self.metrics.get().map_or(Duration::ZERO, |metrics| metrics.now())
     }
 
+    /// Returns the plugin with this name.
     pub fn plugin(&self, name: &str) -> Option<&Arc<dyn Plugin>> {
         self.plugins.get(name)
     }
@@ -90,6 +92,7 @@ impl Profile {
 pub struct Profiles(Vec<Profile>);
 
 impl Profiles {
+    /// Creates the set of profiles. Their order determines their indexes.
     pub fn new(profiles: Vec<Profile>) -> Self {
         Self(profiles)
     }
@@ -106,6 +109,7 @@ impl Profiles {
         }
     }
 
+    /// The profiles in the order of their indexes.
     pub fn iter(&self) -> impl Iterator<Item = &Profile> {
         self.0.iter()
     }

@@ -27,6 +27,7 @@ pub struct Resources {
     pub scalar: BTreeMap<String, i64>,
 }
 
+/// A `ResourceList` of the API: quantities by resource name.
 pub type ResourceList = BTreeMap<String, ApiQuantity>;
 
 impl Resources {
@@ -48,10 +49,12 @@ impl Resources {
         sum
     }
 
+    /// Adds the amounts of each resource, without overflow.
     pub fn add(&mut self, other: &Self) {
         self.each(other, i64::saturating_add);
     }
 
+    /// Subtracts the amounts of each resource, without overflow.
     pub fn sub(&mut self, other: &Self) {
         self.each(other, i64::saturating_sub);
         self.scalar.retain(|_, amount| *amount != 0);

@@ -25,6 +25,7 @@ pub struct Shape {
 static POOL: Pool<Vec<u8>, Shape> = Pool::new();
 
 impl Shape {
+    /// Returns the shape of a pod from the pool of shapes.
     pub fn of(pod: &Pod) -> Arc<Self> {
         let lean = lean(pod);
         let key = serde_json::to_vec(&lean).unwrap_or_default();

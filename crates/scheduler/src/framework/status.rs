@@ -31,22 +31,27 @@ impl Status {
     pub const SUCCESS: Self = Self { code: Code::Success, reasons: Vec::new() };
     pub const SKIP: Self = Self { code: Code::Skip, reasons: Vec::new() };
 
+    /// Returns a status with this code and one reason.
     pub fn new(code: Code, reason: impl Into<Cow<'static, str>>) -> Self {
         Self { code, reasons: vec![reason.into()] }
     }
 
+    /// Returns an unschedulable status: a preemption may help.
     pub fn unschedulable(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Code::Unschedulable, reason)
     }
 
+    /// Returns an unschedulable status that preemption does not help with.
     pub fn unresolvable(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Code::UnschedulableAndUnresolvable, reason)
     }
 
+    /// Returns the status of a Permit plugin that makes the pod wait.
     pub fn wait(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Code::Wait, reason)
     }
 
+    /// Returns the status of a plugin that failed.
     pub fn error(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Code::Error, reason)
     }
@@ -64,6 +69,7 @@ impl Status {
         matches!(self.code, Code::Unschedulable | Code::UnschedulableAndUnresolvable | Code::Pending)
     }
 
+    /// The reasons, joined by commas.
     pub fn message(&self) -> String {
         self.reasons.join(", ")
     }

@@ -64,6 +64,7 @@ pub struct Terms {
 }
 
 impl Terms {
+    /// Parses the terms of a pod's affinity.
     pub fn of(pod: &Pod) -> Self {
         let Some(affinity) = pod.spec.as_ref().and_then(|s| s.affinity.as_ref()) else {
             return Self::default();

@@ -87,6 +87,7 @@ pub struct Breakers {
 }
 
 impl Breakers {
+    /// The state of the node's breaker.
     pub fn trust(&self, node: &str) -> Trust {
         self.nodes.get(node).and_then(|n| n.trust).unwrap_or(Trust::Full)
     }

@@ -90,6 +90,7 @@ impl Chains {
         Some(Held { nodes: chain.nodes.clone(), until: chain.held_until? })
     }
 
+    /// The number of workloads that are held back.
     pub fn count_held(&self) -> usize {
         self.chains.values().filter(|c| c.held_until.is_some()).count()
     }
@@ -99,6 +100,7 @@ impl Chains {
         self.chains.remove(owner).is_some_and(|c| c.held_until.is_some())
     }
 
+    /// When the next hold ends.
     pub fn next_due(&self) -> Option<Duration> {
         self.chains.values().filter_map(|c| c.held_until).min()
     }

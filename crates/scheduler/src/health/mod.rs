@@ -53,6 +53,7 @@ impl Health {
         inner.chains.limits = awareness.hold.clone();
     }
 
+    /// Whether the feature is on.
     pub fn is_enabled(&self) -> bool {
         self.lock().enabled
     }
@@ -66,6 +67,7 @@ impl Health {
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// The state of the node's breaker.
     pub fn trust(&self, node: &str) -> Trust {
         self.lock().breakers.trust(node)
     }
@@ -75,6 +77,7 @@ impl Health {
         self.lock().breakers.distrusted().map(|(node, trust)| (node.to_owned(), trust)).collect()
     }
 
+    /// Whether a pod may be placed on the node now.
     pub fn admits(&self, node: &str) -> bool {
         self.lock().breakers.admits(node)
     }
@@ -127,10 +130,12 @@ impl Health {
         held
     }
 
+    /// Returns the hold of the owner's pods, if there is one.
     pub fn held(&self, owner: &str) -> Option<Held> {
         self.lock().chains.held(owner)
     }
 
+    /// The number of workloads that are held back.
     pub fn count_held(&self) -> usize {
         self.lock().chains.count_held()
     }
@@ -144,6 +149,7 @@ impl Health {
         released
     }
 
+    /// Removes a deleted node.
     pub fn forget_node(&self, node: &str) {
         self.lock().breakers.forget(node);
     }

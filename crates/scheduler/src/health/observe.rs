@@ -51,6 +51,7 @@ fn waits_for<'a>(pod: &'a Pod, reasons: &'a [&'a str]) -> Option<&'a ContainerSt
     })
 }
 
+/// Returns whether the pod started on its node, as far as its status shows.
 pub fn start(pod: &Pod) -> Start {
     let status = pod.status.as_ref();
     let phase = status.and_then(|s| s.phase.as_deref()).unwrap_or("Pending");
@@ -91,6 +92,7 @@ pub fn suspect(pod: &Pod) -> String {
     }
 }
 
+/// Whether a DaemonSet controls the pod.
 pub fn is_of_daemon_set(pod: &Pod) -> bool {
     let mut owners = pod.metadata.owner_references.iter().flatten();
     owners.any(|o| o.controller == Some(true) && o.kind == "DaemonSet")

@@ -24,6 +24,7 @@ pub struct Claimed {
 }
 
 impl Claimed {
+    /// Returns the claim of one of the pod's volumes, if the volume has one.
     pub fn of(pod: &Pod, volume: &Volume) -> Option<Self> {
         if let Some(claim) = &volume.persistent_volume_claim {
             return Some(Self { name: claim.claim_name.clone(), ephemeral: false });
@@ -48,6 +49,7 @@ pub fn volumes(pod: &Pod) -> &[Volume] {
     pod.spec.as_ref().and_then(|s| s.volumes.as_deref()).unwrap_or_default()
 }
 
+/// The claims of all of the pod's volumes.
 pub fn claimed(pod: &Pod) -> impl Iterator<Item = Claimed> + '_ {
     volumes(pod).iter().filter_map(|v| Claimed::of(pod, v))
 }
@@ -94,11 +96,13 @@ pub fn waits_for_pod(catalog: &Catalog, claim: &PersistentVolumeClaim) -> Result
     }
 }
 
+/// The storage that the claim requests.
 pub fn requested(claim: &PersistentVolumeClaim) -> Option<Quantity> {
     let amount = claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?.get(STORAGE)?;
     Quantity::parse(&amount.0).ok()
 }
 
+/// The capacity of the volume.
 pub fn capacity(volume: &PersistentVolume) -> Option<Quantity> {
     let amount = volume.spec.as_ref()?.capacity.as_ref()?.get(STORAGE)?;
     Quantity::parse(&amount.0).ok()

@@ -13,6 +13,7 @@ pub struct DomainCounts {
 }
 
 impl DomainCounts {
+    /// Creates sums for the domains of this label, all 0.
     pub fn new(cluster: &Snapshot, key: &str) -> Self {
         let column = cluster.column_idx(key);
         let by_domain = vec![0; cluster.domain_bound(column)];

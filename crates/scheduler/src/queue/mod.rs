@@ -116,6 +116,7 @@ const TIMEOUT: &str = "UnschedulableTimeout";
 const FORCED: &str = "ForceActivate";
 
 impl Queue {
+    /// Creates an empty queue for single pods.
     pub fn new(times: Backoff) -> Self {
         Self { times, ..Self::default() }
     }

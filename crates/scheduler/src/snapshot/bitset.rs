@@ -18,6 +18,7 @@ impl BitSet {
         Self { words }
     }
 
+    /// Adds the node to the set or removes it.
     pub fn set(&mut self, at: NodeIdx, on: bool) {
         let (word, bit) = (at as usize / 64, at % 64);
         if word >= self.words.len() {

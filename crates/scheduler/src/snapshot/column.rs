@@ -11,6 +11,7 @@ pub type Domain = u32;
 /// Stands for nodes without the label.
 pub const ABSENT: Domain = Domain::MAX;
 
+/// The values of one label, by node.
 #[derive(Debug, Clone, Default)]
 pub struct Column {
     of_node: Vec<Domain>,
@@ -27,10 +28,12 @@ impl Column {
         self.of_node.get(node as usize).copied().unwrap_or(ABSENT)
     }
 
+    /// The domain of a label value.
     pub fn domain(&self, value: &str) -> Option<Domain> {
         self.by_value.get(value).copied()
     }
 
+    /// The label value of a domain.
     pub fn value(&self, domain: Domain) -> &str {
         self.values.get(domain as usize).map_or("", |(value, _)| value)
     }
@@ -51,6 +54,7 @@ impl Column {
         self.nodes == 0
     }
 
+    /// Changes the label value of a node; `None` means that the node does not have the label.
     pub fn set(&mut self, node: NodeIdx, value: Option<&str>) {
         let old = self.of(node);
         let new = value.map_or(ABSENT, |value| self.intern(value));

@@ -70,10 +70,12 @@ impl Snapshot {
         &self.rows[node as usize]
     }
 
+    /// The index of the node with this name.
     pub fn find(&self, name: &str) -> Option<NodeIdx> {
         self.by_name.get(name).copied()
     }
 
+    /// The row of the node with this name.
     pub fn named(&self, name: &str) -> Option<&NodeRow> {
         self.find(name).map(|node| self.row(node))
     }
@@ -154,6 +156,7 @@ impl Snapshot {
         }
     }
 
+    /// The log of changes.
     pub fn log(&self) -> &Log {
         &self.log
     }

@@ -75,11 +75,13 @@ impl Snapshot {
         pods
     }
 
+    /// Adds a pod to a node.
     pub fn add_pod(&mut self, at: NodeIdx, pod: Arc<PlacedPod>) {
         self.count_pod(at, &pod, 1);
         self.rows[at as usize].add_pod(pod);
     }
 
+    /// Removes a pod from a node and returns it.
     pub fn remove_pod(&mut self, at: NodeIdx, uid: &str) -> Option<Arc<PlacedPod>> {
         let pod = self.rows[at as usize].remove_pod(uid)?;
         self.count_pod(at, &pod, -1);

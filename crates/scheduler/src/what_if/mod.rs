@@ -37,6 +37,7 @@ pub use objects::{READ, read};
 /// The scheduler chooses at random among equal nodes; a simulation always makes the same choice.
 const SEED: u64 = 1;
 
+/// Why a question cannot be answered.
 #[derive(Debug, Error)]
 pub enum WhatIfError {
     #[error(transparent)]

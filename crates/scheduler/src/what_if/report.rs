@@ -35,6 +35,7 @@ impl Objection {
         }
     }
 
+    /// Sets the remedies.
     pub fn with(mut self, remedies: Vec<Remedy>) -> Self {
         self.missing = remedies.iter().map(|remedy| remedy.missing).sum();
         self.remedies = remedies.into_iter().map(|remedy| remedy.text).collect();
@@ -72,6 +73,7 @@ impl PluginScore {
     }
 }
 
+/// The result for one node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeReport {
@@ -179,6 +181,7 @@ impl Change {
     }
 }
 
+/// A pod that preemption would evict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Victim {
@@ -197,6 +200,7 @@ impl Victim {
     }
 }
 
+/// A preemption that would make the pod fit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Preemption {
@@ -246,6 +250,7 @@ pub struct Explanation {
 }
 
 impl Explanation {
+    /// Returns an explanation without results; `of` is the number of nodes.
     pub fn about(pod: &PodInfo, node: Option<String>, of: usize) -> Self {
         Self {
             namespace: pod.namespace().to_owned(),
@@ -284,6 +289,7 @@ pub struct Placement {
 }
 
 impl Placement {
+    /// Returns the placement of a pod that has no node yet.
     pub fn of(pod: &PodInfo) -> Self {
         Self {
             namespace: pod.namespace().to_owned(),
@@ -307,6 +313,7 @@ pub struct Simulation {
 }
 
 impl Simulation {
+    /// Adds the placement of a pod and counts it.
     pub fn add(&mut self, placement: Placement) {
         match placement.node {
             Some(_) => self.placed += 1,

@@ -59,6 +59,7 @@ pub enum Repeat {
     Never,
 }
 
+/// The members of the cluster, with the shared connection.
 pub struct Endpoints {
     members: Vec<Endpoint>,
     /// The member that is tried first.
@@ -71,6 +72,7 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
+    /// Checks the addresses and reads the certificates. Opens no connection.
     pub fn new(options: &EtcdOptions) -> Result<Self, EtcdConfigError> {
         if options.endpoints.is_empty() {
             return Err(EtcdConfigError::NoEndpoint);

@@ -35,7 +35,9 @@ impl Meaning for CallError {
     fn is_passing(&self) -> bool {
         match self {
             Self::NotSent(_) | Self::Broken(_) | Self::Timeout => true,
-            Self::Status { code, .. } => *code == Code::UNAVAILABLE || self.has_message("etcdserver: no leader"),
+            Self::Status { code, .. } => {
+                *code == Code::UNAVAILABLE || self.has_message("etcdserver: no leader")
+            }
         }
     }
 

@@ -15,11 +15,13 @@ pub struct Keyspace {
 }
 
 impl Keyspace {
+    /// Creates a keyspace below this prefix.
     pub fn new(prefix: &str) -> Self {
         let slash = if prefix.is_empty() || prefix.ends_with('/') { "" } else { "/" };
         Self { prefix: Bytes::copy_from_slice(prefix.as_bytes()), below: format!("{prefix}{slash}").into() }
     }
 
+    /// Returns the key in etcd.
     pub fn key(&self, key: &[u8]) -> Bytes {
         let mut whole = BytesMut::with_capacity(self.prefix.len() + key.len());
         whole.put_slice(&self.prefix);
@@ -44,6 +46,7 @@ impl Keyspace {
         key.starts_with(&self.prefix).then(|| key.slice(self.prefix.len()..))
     }
 
+    /// Converts a key and its value from etcd.
     pub fn key_value(&self, kv: proto::KeyValue) -> Result<KeyValue, Error> {
         let key =
             self.strip(&kv.key).ok_or(Error::Invalid("etcd answered with a key that was not asked for"))?;
@@ -63,10 +66,12 @@ pub fn revision(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
+/// Converts a revision to etcd's signed number.
 pub fn number(revision: u64) -> i64 {
     i64::try_from(revision).unwrap_or(i64::MAX)
 }
 
+/// The revision in the header of a response; 0 without one.
 pub fn header_revision(header: Option<&proto::ResponseHeader>) -> u64 {
     header.map_or(0, |h| revision(h.revision))
 }

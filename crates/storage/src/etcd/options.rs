@@ -35,6 +35,7 @@ pub struct EtcdOptions {
 }
 
 impl EtcdOptions {
+    /// Returns the default options for these endpoints.
     pub fn new(endpoints: Vec<String>) -> Self {
         Self {
             endpoints,

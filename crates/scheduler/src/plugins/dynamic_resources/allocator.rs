@@ -27,6 +27,7 @@ const FRAMES_AT_HAND: usize = 100;
 const MAX_FRAMES: usize = 20_000;
 const FRAME_BYTES: usize = 8 << 10;
 
+/// Why claims cannot be allocated.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AllocateError {
     /// The search exceeded its limit of time or steps.
@@ -61,6 +62,7 @@ impl<'a> Patience<'a> {
         Self { steps: AtomicU64::new(MAX_STEPS), over }
     }
 
+    /// Counts a step of the search. Fails when the limit is reached.
     pub fn step(&self) -> Result<(), AllocateError> {
         let left = self.steps.load(Ordering::Relaxed);
         if left == 0 || left.is_multiple_of(64) && (self.over)() {
@@ -71,6 +73,7 @@ impl<'a> Patience<'a> {
         Ok(())
     }
 
+    /// Whether the limit is reached.
     pub fn is_over(&self) -> bool {
         self.steps.load(Ordering::Relaxed) == 0 || (self.over)()
     }

@@ -49,6 +49,7 @@ pub struct Reserved {
     special: Option<Special>,
 }
 
+/// Why a pod's claims could not be written.
 #[derive(Debug, ThisError)]
 pub enum BindError {
     #[error("claim {0} got deleted in the meantime")]

@@ -48,6 +48,7 @@ impl<'a> Counters<'a> {
         enough
     }
 
+    /// Releases what the device consumes.
     pub fn release(&mut self, at: usize, device: &'a Device) {
         let Some(left) = &mut self.pools[at] else { return };
         for (counter, amount) in consumed(device) {

@@ -23,6 +23,7 @@ use super::tracker::Tracker;
 use crate::background::Background;
 use crate::framework::{Catalog, PodInfo, Shape};
 
+/// The shared state of the plugin.
 pub struct Devices {
     pub catalog: Arc<Catalog>,
     pub tracker: Arc<Tracker>,
@@ -127,6 +128,7 @@ impl Devices {
         self.state() + late as u64
     }
 
+    /// Whether the claim's devices should have been ready by now.
     pub fn is_late(&self, claim: &ResourceClaim) -> bool {
         let now = self.catalog.client().map(|client| client.clock().now());
         now.is_some_and(|now| is_late(claim, now, self.binding_timeout))

@@ -36,6 +36,7 @@ pub struct Pool<'a> {
     pub counters: BTreeMap<&'a str, &'a CounterSet>,
 }
 
+/// The devices of a slice.
 pub fn devices(slice: &ResourceSlice) -> &[Device] {
     slice.spec.devices.as_deref().unwrap_or_default()
 }
@@ -55,6 +56,7 @@ pub fn node_matches(
     }
 }
 
+/// Whether the node selector selects the node.
 pub fn selects(selector: &NodeSelector, node: &Node) -> bool {
     selector.node_selector_terms.iter().any(|term| term_matches(term, node))
 }

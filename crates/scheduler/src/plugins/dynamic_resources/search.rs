@@ -45,6 +45,7 @@ impl From<AllocateError> for Stop {
     }
 }
 
+/// The state of a search on one node.
 pub struct Search<'a> {
     cluster: &'a Cluster,
     node: &'a Node,
@@ -69,6 +70,7 @@ pub struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
+    /// Prepares a search. Fails when a claim can never be allocated.
     pub fn new(
         cluster: &'a Cluster,
         node: &'a Node,

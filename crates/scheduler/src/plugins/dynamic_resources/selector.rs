@@ -17,6 +17,7 @@ const KEPT: usize = 256;
 pub struct Programs(Mutex<HashMap<String, Arc<Result<Program, String>>>>);
 
 impl Programs {
+    /// Returns the compiled expression, from the cache if possible.
     pub fn get(&self, source: &str) -> Arc<Result<Program, String>> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(program) = kept.get(source) {

@@ -28,6 +28,7 @@ struct Effect {
     own: Vec<usize>,
 }
 
+/// The filter for required affinity and anti-affinity.
 #[derive(Clone)]
 pub struct Rules {
     incoming: Arc<Footprint>,

@@ -13,6 +13,7 @@ use crate::snapshot::{NodeIdx, Snapshot};
 /// The number of footprints whose effect is cached.
 const KNOWN: usize = 4096;
 
+/// The score for preferred affinity and anti-affinity.
 pub struct Weights {
     incoming: Arc<Footprint>,
     /// The weight of a required affinity term of an existing pod.

@@ -33,6 +33,7 @@ pub enum Provisioner {
     Other,
 }
 
+/// Returns the relation of a provisioner to CSI.
 pub fn provisioner(name: &str) -> Provisioner {
     match name {
         "kubernetes.io/aws-ebs" => Provisioner::Driver(AWS),

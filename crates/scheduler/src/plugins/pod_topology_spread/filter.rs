@@ -29,6 +29,7 @@ struct Counts {
     itself: i64,
 }
 
+/// The filter for the hard constraints of a shape.
 #[derive(Clone)]
 pub struct Spread {
     namespace: Arc<str>,

@@ -20,6 +20,7 @@ struct Counts {
     weight: f64,
 }
 
+/// The score for the soft constraints of a shape.
 pub struct Evenness {
     namespace: Arc<str>,
     counts: Vec<Counts>,

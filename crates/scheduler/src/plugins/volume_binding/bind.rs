@@ -24,6 +24,7 @@ pub struct Decided {
     pub provisions: Vec<PersistentVolumeClaim>,
 }
 
+/// Why a pod's claims could not be bound.
 #[derive(Debug, ThisError)]
 pub enum BindError {
     #[error(transparent)]
@@ -46,6 +47,7 @@ impl Decided {
         Self { bindings: bindings.collect(), provisions: provisions.collect() }
     }
 
+    /// Whether there is nothing to write.
     pub fn is_nothing(&self) -> bool {
         self.bindings.is_empty() && self.provisions.is_empty()
     }
@@ -56,6 +58,7 @@ impl Decided {
         self.provisions.iter().for_each(|claim| binder.claims.assume(claim.clone()));
     }
 
+    /// Removes the assumptions of this decision.
     pub fn restore(&self, binder: &Binder) {
         self.bindings.iter().for_each(|(volume, _)| binder.volumes.restore(volume));
         self.provisions.iter().for_each(|claim| binder.claims.restore(claim));

@@ -61,6 +61,7 @@ impl Binder {
         Self { catalog: Arc::clone(catalog), claims: Assumed::default(), volumes: Assumed::default() }
     }
 
+    /// Returns a claim, in its assumed state if there is one.
     pub fn claim(&self, namespace: &str, name: &str) -> Option<Arc<PersistentVolumeClaim>> {
         self.catalog.get(namespace, name).map(|claim| self.claims.over(claim))
     }
