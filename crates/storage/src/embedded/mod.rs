@@ -270,8 +270,12 @@ impl Store for Embedded {
 
     async fn close(&self) -> Result<()> {
         match self.submit(|answer| Request::Close { answer }).await {
-            // The store was closed by another caller, or ended by a fault.
-            Err(Error::Closed) => self.core.outcome().unwrap_or(Ok(())),
+            // The store was closed by another caller, or ended by a fault; then requests are dropped before it has an
+            // outcome.
+            Err(Error::Closed) => {
+                self.core.closed().await;
+                self.core.outcome().unwrap_or(Ok(()))
+            }
             result => result,
         }
     }
