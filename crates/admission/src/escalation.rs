@@ -25,7 +25,7 @@ impl Plugin for Escalation {
             return Ok(());
         }
         escalation::check(
-            &context.authorizer,
+            context.authorizer,
             attributes.user,
             attributes.resource.plural,
             attributes.namespace,

@@ -207,7 +207,7 @@ async fn answer(
     let took = server.clock.monotonic().saturating_sub(started);
     let code = response.status().as_u16();
     let queued = Duration::from_nanos(way.queued_nanos.load(Ordering::Relaxed));
-    server.metrics.observe(&observed, code, took, queued, response.body().len());
+    server.metrics.observe(&observed, code, took, queued, response.body().length());
     if code == 429 && way.refused.load(Ordering::Relaxed) {
         server.metrics.terminated(&observed, code);
     }

@@ -38,7 +38,7 @@ impl TypeMembers {
     }
 
     /// Returns how many bytes they take.
-    pub fn len(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.0.iter().map(|s| s.range().len()).sum()
     }
 
@@ -85,7 +85,7 @@ mod tests {
             let parts = members.around(json.len());
             let left = parts.map(|part| &json.as_bytes()[part]).concat();
             assert_eq!(String::from_utf8_lossy(&left), expected, "{json}");
-            assert_eq!(left.len(), json.len() - members.len(), "{json}");
+            assert_eq!(left.len(), json.len() - members.bytes(), "{json}");
         }
     }
 }

@@ -50,7 +50,7 @@ impl ListBody {
 
     fn of(head: Bytes, items: VecDeque<(Arc<Object>, TypeMembers)>, tail: Bytes) -> Self {
         let commas = items.len().saturating_sub(1);
-        let written = items.iter().map(|(item, left_out)| item.json_len() - left_out.len());
+        let written = items.iter().map(|(item, left_out)| item.json_len() - left_out.bytes());
         let left = head.len() + tail.len() + commas + written.sum::<usize>();
         Self { head, items, tail, first: true, left }
     }
@@ -106,7 +106,7 @@ impl Body {
     }
 
     /// Returns the length in bytes, if it is known.
-    pub fn len(&self) -> Option<usize> {
+    pub fn length(&self) -> Option<usize> {
         match self {
             Self::Full(bytes) => Some(bytes.len()),
             Self::List(list) => Some(list.left),
@@ -153,11 +153,11 @@ impl http_body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.len() == Some(0)
+        self.length() == Some(0)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.len().map_or_else(SizeHint::default, |n| SizeHint::with_exact(n as u64))
+        self.length().map_or_else(SizeHint::default, |n| SizeHint::with_exact(n as u64))
     }
 }
 
@@ -174,7 +174,7 @@ mod tests {
         for names in [vec![], vec!["a"], vec!["a", "b", "c"]] {
             let items = names.iter().map(|n| object(n)).collect();
             let body = Body::List(ListBody::new("[".into(), items, "]".into()));
-            let length = body.len();
+            let length = body.length();
             let whole = body.collect().ok().unwrap();
             assert_eq!(Some(whole.len()), length);
             let expected: Vec<String> =

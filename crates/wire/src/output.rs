@@ -299,7 +299,7 @@ fn list_message(
 
 /// Compresses a large body if the client accepts gzip.
 fn finish(response: Response<Body>, negotiated: Negotiated) -> Response<Body> {
-    if !negotiated.gzip || response.body().len().is_none_or(|n| n < GZIP_FROM) {
+    if !negotiated.gzip || response.body().length().is_none_or(|n| n < GZIP_FROM) {
         return response;
     }
     compressed(response)

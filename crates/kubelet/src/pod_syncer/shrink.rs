@@ -47,9 +47,9 @@ struct Lowered {
     lower: Lower,
     usage: Option<u64>,
 }
-/// Returns why this limit cannot be lowered, or `None` if it can.
 
 impl Lowered {
+    /// Returns why this limit cannot be lowered, or `None` if it can.
     fn refusal(&self) -> Option<String> {
         let Self { name, lower: Lower { limit, most }, usage } = self;
         let Some(usage) = usage else { return Some(format!("missing {name} memory usage")) };
