@@ -207,8 +207,9 @@ impl LeaderElection {
                 self.standing.set(&self.name, false, client.clock().monotonic());
                 return;
             }
-            if let Some(sent) = self.attempt(&client, &mut seen, left, over).await {
-                term.renew(sent);
+            if let Some(sent) = self.attempt(&client, &mut seen, left, over).await
+                && term.renew(sent)
+            {
                 self.standing.set(&self.name, true, sent);
             }
         }

@@ -53,13 +53,18 @@ pub struct Term {
 
 impl Term {
     pub(crate) fn new(clock: Arc<dyn Clock>, renew_deadline: Duration, renewed: Duration) -> Self {
-        let term = Self { clock, renew_deadline, renewed_nanos: AtomicU64::new(0), over: Default::default() };
-        term.renew(renewed);
-        term
+        let renewed_nanos = AtomicU64::new(nanos(renewed));
+        Self { clock, renew_deadline, renewed_nanos, over: Default::default() }
     }
 
-    pub(crate) fn renew(&self, sent: Duration) {
-        self.renewed_nanos.store(u64::try_from(sent.as_nanos()).unwrap_or(u64::MAX), Ordering::Release);
+    /// Records a renewal. Returns false if the lease was lost before: the work may have given up what it did, so a late
+    /// answer does not bring the term back.
+    pub(crate) fn renew(&self, sent: Duration) -> bool {
+        let held = self.is_held();
+        if held {
+            self.renewed_nanos.store(nanos(sent), Ordering::Release);
+        }
+        held
     }
 
     /// How long the lease is held without another renewal.
@@ -82,6 +87,10 @@ impl Term {
     pub(crate) fn is_held(&self) -> bool {
         !self.over.is_cancelled() && !self.left().is_zero()
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A transport that refuses to send writes after the end of a term.
@@ -122,5 +131,26 @@ impl Transport for Fenced {
         options: &ListOptions,
     ) -> Result<WatchStream> {
         self.inner.watch(resource, namespace, options).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::TokioClock;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_renewal_does_not_bring_a_lost_lease_back() {
+        let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
+        let term = Term::new(Arc::clone(&clock), Duration::from_secs(10), clock.monotonic());
+        tokio::time::advance(Duration::from_secs(9)).await;
+        let sent = clock.monotonic();
+        assert!(term.renew(sent) && term.is_held());
+        tokio::time::advance(Duration::from_secs(8)).await;
+        let sent = clock.monotonic();
+        tokio::time::advance(Duration::from_secs(3)).await;
+        assert!(!term.is_held());
+        // The renewal was sent in time, and its answer came too late.
+        assert!(!term.renew(sent) && !term.is_held());
     }
 }
