@@ -21,6 +21,10 @@ pub enum KubeconfigError {
         #[source]
         source: std::io::Error,
     },
+    #[error("{} holds no token", path.display())]
+    NoToken { path: PathBuf },
+    #[error("client certificate and key belong together, and one of them is missing")]
+    HalfAPair,
     #[error("kubeconfig does not parse: {0}")]
     Parse(String),
     #[error("kubeconfig has no {0}")]
@@ -155,7 +159,7 @@ impl Access {
 
     fn parse(text: &str, folder: &Path) -> Result<Self, KubeconfigError> {
         let (cluster, user, namespace) = current(text)?;
-        Ok(Self {
+        let access = Self {
             server: cluster.server.trim_end_matches('/').to_owned(),
             certificate_authority: pem(
                 "certificate-authority-data",
@@ -174,7 +178,11 @@ impl Access {
             client_key: pem("client-key-data", &user.client_key_data, &user.client_key, folder)?,
             token: token(&user, folder)?,
             namespace,
-        })
+        };
+        match access.client_certificate.is_some() == access.client_key.is_some() {
+            true => Ok(access),
+            false => Err(KubeconfigError::HalfAPair),
+        }
     }
 
     /// Returns a kubeconfig with this access as its only context and all data inline.
@@ -228,8 +236,13 @@ fn current(text: &str) -> Result<(Cluster, User, Option<String>), KubeconfigErro
     let context = context.ok_or_else(|| missing("context", &wanted))?.context;
     let cluster = file.clusters.into_iter().find(|c| c.name == context.cluster);
     let cluster = cluster.ok_or_else(|| missing("cluster", &context.cluster))?.cluster;
-    let user = file.users.into_iter().find(|u| u.name == context.user);
-    Ok((cluster, user.map(|named| named.user).unwrap_or_default(), context.namespace))
+    let user = match file.users.into_iter().find(|u| u.name == context.user) {
+        Some(named) => named.user,
+        // Source: clientcmd's validation. A file that was cut off lacks its last users.
+        None if !context.user.is_empty() => return Err(missing("user", &context.user)),
+        None => User::default(),
+    };
+    Ok((cluster, user, context.namespace))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, KubeconfigError> {
@@ -238,11 +251,13 @@ fn read(path: &Path) -> Result<Vec<u8>, KubeconfigError> {
 
 /// A user's token. A token in the kubeconfig takes precedence over a file.
 fn token(user: &User, folder: &Path) -> Result<Option<String>, KubeconfigError> {
-    match (&user.token, &user.token_file) {
-        (Some(token), _) => Ok(Some(token.clone())),
-        (None, Some(path)) => Ok(Some(String::from_utf8_lossy(&read(&folder.join(path))?).trim().to_owned())),
-        (None, None) => Ok(None),
-    }
+    let Some(path) = user.token.is_none().then_some(user.token_file.as_ref()).flatten() else {
+        return Ok(user.token.clone().filter(|token| !token.is_empty()));
+    };
+    let path = folder.join(path);
+    let token = String::from_utf8_lossy(&read(&path)?).trim().to_owned();
+    // An empty file is being written, or its disk was full: it does not stand for an anonymous client.
+    if token.is_empty() { Err(KubeconfigError::NoToken { path }) } else { Ok(Some(token)) }
 }
 
 /// PEM data; inline data takes precedence over a file, as in client-go.
@@ -300,6 +315,23 @@ mod tests {
         let files = Access::files(&path).unwrap();
         assert_eq!(files, [PathBuf::from("/k/c.crt"), folder.join("k/c.key"), folder.join("t")]);
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn identities_are_whole() {
+        let with = |users: &str| {
+            let text = format!(
+                "current-context: c\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
+                 clusters: [{{name: c, cluster: {{server: 'https://h'}}}}]\nusers: {users}\n"
+            );
+            Access::parse(&text, Path::new("/")).map_err(|e| e.to_string())
+        };
+        let half = "client certificate and key belong together, and one of them is missing";
+        assert_eq!(with("[{name: u, user: {client-certificate-data: eA==}}]").unwrap_err(), half);
+        assert_eq!(with("[{name: u, user: {client-key-data: eA==}}]").unwrap_err(), half);
+        assert_eq!(with("[]").unwrap_err(), "kubeconfig has no user named \"u\"");
+        assert_eq!(with("[{name: u, user: {tokenFile: dev/null}}]").unwrap_err(), "/dev/null holds no token");
+        assert_eq!(with("[{name: u, user: {token: ''}}]").unwrap().token, None);
     }
 
     #[test]
