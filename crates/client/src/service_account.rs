@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use http::HeaderValue;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -65,7 +66,7 @@ struct AsServiceAccount {
 }
 
 struct Held {
-    transport: HttpTransport,
+    authorization: HeaderValue,
     /// In the clock's monotonic time.
     renew_at: Duration,
 }
@@ -80,13 +81,19 @@ impl AsServiceAccount {
         let mut held = self.held.lock().await;
         let now = self.client.clock().monotonic();
         if let Some(held) = held.as_ref().filter(|h| now < h.renew_at) {
-            return Ok(held.transport.clone());
+            return Ok(self.with(&held.authorization));
         }
         self.ensure_account().await?;
         let new = self.request().await?;
-        let transport = new.transport.clone();
+        let transport = self.with(&new.authorization);
         *held = Some(new);
         Ok(transport)
+    }
+
+    /// Returns a transport by the connections of now: authorities and addresses may have changed since the token was
+    /// requested.
+    fn with(&self, authorization: &HeaderValue) -> HttpTransport {
+        self.server.current().with_authorization(authorization.clone())
     }
 
     /// Drops a token that the server refuses.
@@ -138,8 +145,7 @@ impl AsServiceAccount {
         let ends = status.expiration_timestamp.map(|t| t.0);
         let left = ends.map_or(0, |ends| ends.as_second() - self.client.clock().now().as_second());
         let lifetime = Duration::from_secs(u64::try_from(left).unwrap_or(0));
-        let transport = self.server.current().with_authorization(bearer(&token)?);
-        Ok(Held { transport, renew_at: asked + use_for(lifetime) })
+        Ok(Held { authorization: bearer(&token)?, renew_at: asked + use_for(lifetime) })
     }
 }
 
