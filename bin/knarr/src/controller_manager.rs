@@ -75,7 +75,7 @@ pub fn run(args: ControllerManagerArgs) -> Result<()> {
     if let Some(range) = &args.service_cluster_ip_range {
         crate::cidrs::parse_cidr("--service-cluster-ip-range", range, 32)?;
     }
-    crate::memory::runtime()?.block_on(async {
+    crate::memory::run_to_end(async {
         let component = Component::start(&args.component, IDENTITY).await?;
         let options = options(&args, &component.access)?;
         let (client, supervisor) = (component.client.clone(), component.supervisor.clone());

@@ -15,6 +15,8 @@ use knarr_apimachinery::clock::Clock;
 use knarr_client::Client;
 use knarr_client::kubeconfig::Access;
 use knarr_client::rotating::Rotating;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use tokio_util::sync::CancellationToken;
 
 use crate::certificates::folder_watch::{self, FolderWatch};
@@ -60,10 +62,19 @@ impl FollowedKubeconfig {
     pub async fn follow(self, clock: Arc<dyn Clock>, stop: CancellationToken) {
         let mut used = self.access.clone();
         loop {
-            // The changed kubeconfig may name other files.
-            let watch = FolderWatch::new(&self.folders());
+            // The changed kubeconfig may name other files. Reading may block, on a network file system for instance.
+            let path = self.path.clone();
+            let read = tokio::task::spawn_blocking(move || {
+                let watch = FolderWatch::new(&folders(&path));
+                (watch, Access::load(&path))
+            });
+            let read = tokio::select! {
+                () = stop.cancelled() => return,
+                read = read => read,
+            };
+            let Ok((watch, now)) = read else { return };
             let watch = watch.inspect_err(|error| tracing::warn!("{error:#}")).ok();
-            if let Err(error) = self.read(&mut used) {
+            if let Err(error) = now.map_err(Into::into).and_then(|now| self.take(now, &mut used)) {
                 let file = self.path.display();
                 tracing::warn!("{file} has changed, and is not used: {error:#}");
             }
@@ -75,14 +86,13 @@ impl FollowedKubeconfig {
         }
     }
 
-    fn read(&self, used: &mut Access) -> Result<()> {
-        let now = Access::load(&self.path)?;
+    /// Uses this access from now on if it is one of the same cluster.
+    fn take(&self, now: Access, used: &mut Access) -> Result<()> {
         if now == *used {
             return Ok(());
         }
-        if now.server != used.server {
-            // It may be another cluster, for which nothing that this process has cached holds.
-            bail!("it names the server {} in place of {}: that takes a restart", now.server, used.server);
+        if let Some(why) = objection(&now, used) {
+            bail!("{why}");
         }
         self.own.exchange(&now)?;
         self.anonymous.exchange(&now.anonymous())?;
@@ -90,16 +100,41 @@ impl FollowedKubeconfig {
         *used = now;
         Ok(())
     }
+}
 
-    fn folders(&self) -> Vec<PathBuf> {
-        let named = Access::files(&self.path).unwrap_or_default();
-        let folder = |file: &Path| match file.parent() {
-            Some(folder) if folder != Path::new("") => folder.to_owned(),
-            _ => PathBuf::from("."),
-        };
-        let folders: BTreeSet<PathBuf> = named.iter().chain([&self.path]).map(|file| folder(file)).collect();
-        folders.into_iter().collect()
+/// Returns why a changed access is not used without a restart: it may be of another cluster, for which nothing that
+/// this process has cached holds, or of no user.
+fn objection(now: &Access, used: &Access) -> Option<String> {
+    if now.server != used.server {
+        return Some(format!(
+            "it names the server {} in place of {}: that takes a restart",
+            now.server, used.server
+        ));
     }
+    let has_identity = |access: &Access| access.client_certificate.is_some() || access.token.is_some();
+    if has_identity(used) && !has_identity(now) {
+        return Some("its user has neither a certificate nor a token any more".to_owned());
+    }
+    let authorities = |access: &Access| -> Option<BTreeSet<Vec<u8>>> {
+        let pem = access.certificate_authority.as_deref()?;
+        Some(CertificateDer::pem_slice_iter(pem).flatten().map(|der| der.to_vec()).collect())
+    };
+    let (before, after) = (authorities(used)?, authorities(now)?);
+    before
+        .is_disjoint(&after)
+        .then(|| "it has none of the certificate authorities of before: that takes a restart".to_owned())
+}
+
+/// Returns the folders of the kubeconfig and of the files that it names.
+fn folders(path: &Path) -> Vec<PathBuf> {
+    let named = Access::files(path).unwrap_or_default();
+    let folder = |file: &Path| match file.parent() {
+        Some(folder) if folder != Path::new("") => folder.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    let own = path.to_owned();
+    let folders: BTreeSet<PathBuf> = named.iter().chain([&own]).map(|file| folder(file)).collect();
+    folders.into_iter().collect()
 }
 
 #[cfg(test)]
@@ -159,6 +194,29 @@ mod tests {
             }
         });
         (address, seen)
+    }
+
+    #[test]
+    fn another_cluster_or_no_user_is_not_taken() {
+        let folder = std::env::temp_dir().join(format!("knarr-followed-objection-{}", std::process::id()));
+        let pem = |name: &str| Pki::open(folder.join(name)).unwrap().ca_pem().to_owned();
+        let (one, other) = (pem("one"), pem("other"));
+        let access = |authority: &str, token: Option<&str>| Access {
+            server: "https://h".to_owned(),
+            certificate_authority: Some(authority.as_bytes().to_vec()),
+            token: token.map(str::to_owned),
+            ..Access::default()
+        };
+        let used = access(&one, Some("t"));
+        let why = |now: &Access| objection(now, &used).unwrap_or_default();
+        assert_eq!(why(&access(&one, Some("new"))), "");
+        assert_eq!(why(&access(&format!("{other}{one}"), Some("t"))), "");
+        assert_eq!(why(&access(&one, None)), "its user has neither a certificate nor a token any more");
+        let others = "it has none of the certificate authorities of before: that takes a restart";
+        assert_eq!(why(&access(&other, Some("t"))), others);
+        let moved = Access { server: "https://x".to_owned(), ..used.clone() };
+        assert!(why(&moved).starts_with("it names the server https://x in place of https://h"));
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

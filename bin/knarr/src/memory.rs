@@ -8,6 +8,9 @@ use tokio::runtime::{Builder, Runtime};
 /// The shortest time between two attempts of a thread to return memory.
 const EVERY: Duration = Duration::from_secs(20);
 
+/// How long tasks of a component may outlive it.
+const LEFT_BEHIND: Duration = Duration::from_secs(2);
+
 thread_local! {
     static LAST: Cell<Option<Instant>> = const { Cell::new(None) };
 }
@@ -15,6 +18,15 @@ thread_local! {
 /// Builds the runtime of a long-running process.
 pub fn runtime() -> std::io::Result<Runtime> {
     Builder::new_multi_thread().enable_all().on_thread_park(give_back).build()
+}
+
+/// Runs a component to its end. Tasks that are left then, for instance in a read of a file system that does not answer,
+/// do not block the exit for longer than a moment.
+pub fn run_to_end<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = runtime()?;
+    let ended = runtime.block_on(work);
+    runtime.shutdown_timeout(LEFT_BEHIND);
+    ended
 }
 
 /// Returns unused memory to the system. Memory of this thread that other threads have freed stays with it

@@ -38,7 +38,7 @@ pub struct SchedulerArgs {
 pub fn run(mut args: SchedulerArgs) -> Result<()> {
     let mut config = configuration("--config", args.config.as_deref())?;
     args.component.fill(&config.client_connection, &config.leader_election);
-    crate::memory::runtime()?.block_on(async {
+    crate::memory::run_to_end(async {
         let component = Component::start(&args.component, IDENTITY).await?;
         config.generic_workload = gates::GENERIC_WORKLOAD.is_on();
         let client = component.client.clone();
