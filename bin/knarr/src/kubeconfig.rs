@@ -1,9 +1,11 @@
 //! Kubeconfig files: the administrator's, and those for other users and nodes (`knarr kubeconfig`).
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
+use knarr_api::certificates::signers;
 use knarr_client::kubeconfig::Access;
 
 use crate::certificates::issued;
@@ -74,6 +76,16 @@ fn write(layout: &Layout, pki: &Pki, server: &str, credentials: &Credentials) ->
     write_private(&layout.admin_kubeconfig(), yaml.as_bytes())
 }
 
+/// Returns the names for which the node's certificate also serves. An address is none of them: all clients trust this
+/// authority, and addresses move to other machines. A node whose name is an address requests a serving certificate of
+/// the kubelets' own authority when it starts.
+fn serving_names(node: &str) -> Result<Vec<String>> {
+    if signers::is_reserved(node) {
+        bail!("--node {node}: clients use this name for API servers, Services or their own machine");
+    }
+    Ok(if node.parse::<IpAddr>().is_ok() { Vec::new() } else { vec![node.to_owned()] })
+}
+
 pub fn run(args: KubeconfigArgs) -> Result<()> {
     preflight::root("read the cluster's keys")?;
     let layout = Layout::at(&args.data_dir);
@@ -83,7 +95,7 @@ pub fn run(args: KubeconfigArgs) -> Result<()> {
     let pki = Pki::open(layout.pki())?;
     let (name, groups, names) = match (&args.node, &args.user) {
         (Some(node), _) => {
-            (format!("system:node:{node}"), vec!["system:nodes".to_owned()], vec![node.clone()])
+            (format!("system:node:{node}"), vec!["system:nodes".to_owned()], serving_names(node)?)
         }
         (None, user) => (user.clone().unwrap_or_default(), args.group.clone(), Vec::new()),
     };
@@ -94,7 +106,7 @@ pub fn run(args: KubeconfigArgs) -> Result<()> {
         names: &names,
         addresses: &[],
         // A node's certificate also serves its kubelet, for which the API server checks the node's name.
-        server: args.node.is_some(),
+        server: !names.is_empty(),
         client: true,
     })?;
     issued::record(&layout.pki(), &credentials.certificate)?;
@@ -107,4 +119,26 @@ pub fn run(args: KubeconfigArgs) -> Result<()> {
     };
     print!("{}", access.to_yaml("knarr", &name)?);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_get_no_names_of_others() {
+        let none: [&str; 0] = [];
+        assert_eq!(serving_names("worker-1").unwrap(), ["worker-1"]);
+        assert_eq!(serving_names("10.0.0.7").unwrap(), none);
+        assert_eq!(serving_names("fd00::7").unwrap(), none);
+        for name in [
+            "localhost",
+            "kubernetes",
+            "kubernetes.default.svc",
+            "KUBERNETES.default.",
+            "x.svc.cluster.local",
+        ] {
+            assert!(serving_names(name).is_err(), "{name}");
+        }
+    }
 }

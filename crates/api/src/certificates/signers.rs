@@ -116,6 +116,13 @@ fn other_usages(usages: &[String], authentication: &str) -> Option<String> {
     (given != wanted).then(|| format!("usages did not match [{}]", shown.join(" ")))
 }
 
+/// Returns whether clients use the host name for API servers, Services or the local host. No node may have it.
+pub fn is_reserved(name: &str) -> bool {
+    let name = name.trim_end_matches('.').to_ascii_lowercase();
+    let labels: Vec<&str> = name.split('.').collect();
+    labels.first() == Some(&"kubernetes") || labels.last() == Some(&"localhost") || labels.contains(&"svc")
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::testing::{JANE, NODE};

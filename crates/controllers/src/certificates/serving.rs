@@ -57,7 +57,7 @@ pub fn objection(
     let Some(node) = signers::node_name(request) else { return Some("it names no node".to_owned()) };
     let bad_name = request.dns_names.iter().find_map(|name| match name == node {
         false => Some(format!("the name {name} is not the node's own")),
-        true if is_reserved(name) => Some(format!("the name {name} belongs to the cluster")),
+        true if signers::is_reserved(name) => Some(format!("the name {name} belongs to the cluster")),
         true => None,
     });
     bad_name.or_else(|| {
@@ -89,13 +89,6 @@ fn of_address(csr: &CertificateSigningRequest, node: &str, ip: IpAddr, known: &K
     })
 }
 
-/// Reports whether clients use the name for API servers, Services or the local host.
-fn is_reserved(name: &str) -> bool {
-    let name = name.trim_end_matches('.').to_ascii_lowercase();
-    let labels: Vec<&str> = name.split('.').collect();
-    labels.first() == Some(&"kubernetes") || labels.last() == Some(&"localhost") || labels.contains(&"svc")
-}
-
 fn is_special(ip: IpAddr) -> bool {
     let link_local = match ip {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
@@ -120,6 +113,8 @@ fn source(csr: &CertificateSigningRequest) -> Option<IpAddr> {
 
 fn holds(node: &Node, address: IpAddr) -> bool {
     let claimed = node.status.iter().flat_map(|s| s.addresses.iter().flatten());
+    // As in the check of what a node may claim: other types are not checked there, and give no right to an address.
+    let claimed = claimed.filter(|a| matches!(a.type_.as_str(), "InternalIP" | "ExternalIP"));
     claimed.filter_map(|a| parsed(&a.address)).any(|ip| ip == address) || listed(node).contains(&address)
 }
 
