@@ -58,6 +58,10 @@ impl Proxy {
     /// Why the kubelet is not reachable, or its error.
     pub async fn get_from_kubelet(&self, node: &str, path: &str, most: usize) -> Result<Bytes, String> {
         let to = locate::kubelet_of(self, node).await.map_err(|e| e.to_string())?;
+        if let (false, Backend::Kubelet { address, .. }) = (self.to_own_machine, &to) {
+            // As for requests to `nodes/proxy`: a node decides what its address is.
+            addresses::of_host(address).await.map_err(|e| e.to_string())?;
+        }
         let (mut sender, authority) = self.dialer.connect(&to).await?;
         let request = http::Request::get(path).header(HOST, authority).body(Full::new(Bytes::new()));
         let answer =

@@ -394,6 +394,20 @@ async fn proxies_do_not_lead_into_the_own_machine() {
 }
 
 #[tokio::test]
+async fn usage_is_not_read_from_the_own_machine() {
+    let (_s, _, user) = with_pod().await;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let status = json!({"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}});
+    user.patch("/api/v1/nodes/n/status", "merge-patch+json", &status).await.expect(200);
+    let usage = user.get("/apis/metrics.k8s.io/v1beta1/nodes").await.expect(200);
+    assert_eq!(usage["items"], json!([]));
+    let connected = listener.accept().map(|(_, from)| from);
+    assert_eq!(connected.unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+}
+
+#[tokio::test]
 async fn services_lead_to_addresses_of_their_pods_only() {
     let (s, admin, user) = with_pod().await;
     bind(&user).await;
