@@ -74,12 +74,12 @@ pub const PLUGINS: &[(Runs, Make)] = &[
     (Off, |_| Ok(Box::new(always::AlwaysDeny))),
 ];
 
-/// The names of all plugins, in their order.
+/// Returns the names of all plugins, one for each line of [`PLUGINS`].
 pub fn names() -> Vec<(Runs, &'static str)> {
     let nothing = AdmissionConfig::default();
-    // Without settings there is nothing that could be wrong.
-    let named = |(runs, make): &(Runs, Make)| make(&nothing).ok().map(|plugin| (*runs, plugin.name()));
-    PLUGINS.iter().filter_map(named).collect()
+    // Without settings there is nothing that could be wrong; a plugin without a name would still keep its line.
+    let named = |(runs, make): &(Runs, Make)| (*runs, make(&nothing).map_or("", |plugin| plugin.name()));
+    PLUGINS.iter().map(named).collect()
 }
 
 #[cfg(test)]
@@ -88,6 +88,6 @@ mod tests {
 
     #[test]
     fn every_plugin_has_a_name() {
-        assert_eq!(names().len(), PLUGINS.len());
+        assert!(names().iter().all(|(_, name)| !name.is_empty()));
     }
 }

@@ -170,10 +170,15 @@ impl Running {
         let admin = self.admin.await.context("the administrator's socket ended unexpectedly");
         self.server.shut_down().await;
         let served = self.serving.await.context("the API server ended unexpectedly");
+        let served = served.and_then(|served| served.context("the API server could not serve"));
         // The store is closed whatever failed before, and an error of that is the one to return.
-        store.close().await?;
-        identity.and(admin)?;
-        served?.context("the API server could not serve")
+        if let Err(error) = store.close().await {
+            for other in [&identity, &admin, &served].into_iter().filter_map(|ended| ended.as_ref().err()) {
+                tracing::error!("{other:#}");
+            }
+            return Err(error.into());
+        }
+        identity.and(admin).and(served)
     }
 }
 
