@@ -55,7 +55,7 @@ impl Access {
         Ok(Self { config: Arc::new(config), address, timeout: TIMEOUT })
     }
 
-    /// Returns the access with another timeout between two bytes.
+    /// Returns these settings with another timeout for connecting and for each read and write.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self

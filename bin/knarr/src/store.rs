@@ -57,8 +57,8 @@ pub struct EtcdArgs {
 pub struct StoreArgs {
     #[command(flatten)]
     etcd: EtcdArgs,
-    /// Most bytes of the cluster's state in the data folder; creations and updates that grow are refused
-    /// above it. 0: 2 GiB, negative: no quota
+    /// Maximum size in bytes of the cluster's state in the data folder; above it, creations and updates that
+    /// grow are refused. 0: 2 GiB, negative: no quota
     #[arg(
         long,
         value_name = "BYTES",
@@ -67,8 +67,8 @@ pub struct StoreArgs {
         conflicts_with = "etcd_servers"
     )]
     quota_backend_bytes: i64,
-    /// Most bytes of the objects of one namespace, except the system's. 0: an eighth of the quota, negative:
-    /// no limit
+    /// Maximum size in bytes of the objects of one namespace, except the system's. 0: an eighth of the quota,
+    /// negative: no limit
     #[arg(
         long,
         value_name = "BYTES",
@@ -104,13 +104,13 @@ impl StoreArgs {
         let store = self.etcd.connect_plain()?;
         claim(&*store, pki, &layout.pki()).await?;
         keep_in_step(&*store, pki, self.etcd.prefix()).await?;
-        // The offset is read last, because a restore writes it and is known to be over only now.
+        // The offset is read last: a restore writes it, and only the checks above show that none is running.
         self.etcd.shifted(store).await
     }
 }
 
 impl EtcdArgs {
-    /// Returns the values without any flag.
+    /// Returns the defaults, as if no flag were given.
     #[cfg(test)]
     pub fn none() -> Self {
         let etcd_prefix = "/knarr".to_owned();

@@ -102,12 +102,14 @@ pub fn rejection(pod: &Pod, node: &Node, taken: &Taken) -> Option<Rejection> {
         })
 }
 
-/// Returns why a resize does not fit, and whether it is infeasible: then the node is too small for the pod alone.
+/// Returns `(infeasible, rejection)` if a resize does not fit. It is infeasible if the node is too small for the pod
+/// alone.
 ///
-/// Source: a resize passes the admission of new pods, without counting the pod's current resources; any rejection
-/// defers it. A resize beyond the whole node's capacity is infeasible, with this message, as in kubelets up to
-/// 1.35, which users know. Upstream's 1.37 leaves this to the admission plugin PodResizeValidator, which may be
-/// off, or may have seen the node when it was larger; its kubelet then reports Deferred.
+/// Source: upstream's kubelet runs a resize through the admission checks for new pods, without counting the pod's
+/// current resources; any rejection defers the resize. A resize beyond the whole node's capacity is infeasible,
+/// with this message, as in kubelets up to 1.35, which users know. Upstream's 1.37 leaves this to the admission
+/// plugin PodResizeValidator, which may be off, or may have seen the node when it was larger; its kubelet then
+/// reports Deferred.
 pub fn resize_rejection(pod: &Pod, node: &Node, taken: &Taken) -> Option<(bool, Rejection)> {
     let capacity = amounts(node.status.as_ref().and_then(|s| s.allocatable.as_ref()));
     let requests = pod_requests(pod);

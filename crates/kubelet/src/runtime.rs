@@ -281,8 +281,8 @@ pub struct PodRuntimeStatus {
     pub sandboxes: Vec<PodSandboxStatus>,
     /// Newest first.
     pub containers: Vec<ContainerStatus>,
-    /// The ids of containers that are replaced by another one for a resize: of ended containers, whatever their
-    /// exit code. The kubelet sets this, not the runtime.
+    /// The ids of containers that a resize replaces: running ones that are to be stopped, and ended ones that were
+    /// asked to stop and have no successor yet, whatever their exit code. The kubelet sets this, not the runtime.
     pub replaced: BTreeSet<String>,
 }
 

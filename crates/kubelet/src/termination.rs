@@ -168,7 +168,7 @@ impl Terminator {
                 () = self.clock.sleep(left()) => {}
             }
         }
-        // Rounded up, so that time spent in this process does not shorten the grace period.
+        // The seconds are rounded up, so that the time spent in this process does not shorten the grace period.
         let seconds = left().as_millis().div_ceil(1000).max(MIN_GRACE_SECONDS as u128);
         let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
         let stopped = self.runtime.stop_container(kill.id, seconds).await;

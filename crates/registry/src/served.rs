@@ -175,7 +175,7 @@ impl Served {
         Ok(shown)
     }
 
-    /// Returns whether the stored, the held and the served form are the same.
+    /// Returns whether the stored, the held and the served form of objects are the same.
     pub fn is_plain(&self) -> bool {
         self.resource.stored_as.is_none() && self.conversion.is_none() && self.storage.is_some()
     }

@@ -90,7 +90,7 @@ pub async fn speak<S: Service, IO>(
     speak_at(Arc::new(Place::new()), service, stream, peer, protocol, limits, stop).await;
 }
 
-/// Like [`speak`], in a place that may be given to another connection.
+/// Like [`speak`], for a connection that ends when its `place` is evicted in favour of another connection.
 async fn speak_at<S: Service, IO>(
     place: Arc<Place>,
     service: Arc<S>,

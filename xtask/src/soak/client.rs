@@ -24,9 +24,9 @@ pub struct Shared {
     pub began: Instant,
     /// The next value to write, unique in the whole run.
     pub values: AtomicU64,
-    /// Clients stop.
+    /// Set to make clients stop.
     pub stop: AtomicBool,
-    /// Watchers stop even if they have not seen the last write.
+    /// Set to make watchers stop even if they have not seen the last write.
     pub give_up: AtomicBool,
     /// The number of requests that were answered, whatever the answer.
     pub answered: AtomicU64,

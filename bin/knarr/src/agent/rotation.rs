@@ -92,7 +92,7 @@ impl Renewal {
         events.event_about(node_reference(&self.node), EventType::Normal, "CertificateRenewed", text);
     }
 
-    /// Renews what is due; returns how long nothing else is due.
+    /// Renews the certificates that are due or requested; returns the time until the next check.
     async fn step(&mut self, events: &EventRecorder) -> Result<Duration> {
         if let Err(error) = self.follow().await {
             tracing::warn!("the cluster's authorities cannot be followed: {error:#}");

@@ -23,7 +23,8 @@ use crate::node_reference::node_reference;
 
 /// Every twelve hours, the same as k3s's snapshots of etcd.
 const DEFAULT_SCHEDULE: &str = "0 */12 * * *";
-/// How often the clock is read, at least: it may be set, or stop while the machine sleeps.
+/// The maximum time between two reads of the clock: it may be set meanwhile, and timers stop while the machine
+/// is suspended.
 const CHECK_EVERY: Duration = Duration::from_secs(600);
 const SUFFIX: &str = ".knarr";
 /// `20261125T120000Z`

@@ -25,7 +25,7 @@ const DEFAULT_TIMEOUT: u64 = 10;
 
 /// One webhook of one configuration.
 pub struct Hook {
-    /// Distinguishes it from all others, also those of the same name.
+    /// The unique id. Names are not unique, even within a configuration.
     pub uid: String,
     pub configuration: String,
     pub name: String,

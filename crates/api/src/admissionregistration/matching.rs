@@ -19,7 +19,7 @@ pub const MATCH_POLICIES: [&str; 2] = ["Equivalent", "Exact"];
 pub const REINVOCATION_POLICIES: [&str; 2] = ["IfNeeded", "Never"];
 const CONDITIONS_MAX: usize = 64;
 
-/// Sets the defaults of match policy and selectors, of webhooks and of the constraints of policies.
+/// Sets the defaults of `matchPolicy` and of both selectors, for webhooks and for the `matchConstraints` of policies.
 pub fn default_selectors(fields: &mut Fields) {
     unset(fields, "matchPolicy", "Equivalent");
     unset(fields, "namespaceSelector", json!({}));

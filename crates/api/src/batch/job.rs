@@ -360,7 +360,7 @@ fn template_stays(
         }
         return;
     }
-    // Labels and annotations may change, too, so that only the specs are compared.
+    // The template's labels and annotations may change, too; therefore only the specs are compared.
     let (Some(pod), Some(allowed)) = (&template.spec, &mut expected.spec) else { return };
     let affinity = pod.affinity.as_ref().and_then(|a| a.node_affinity.clone());
     if pod.affinity.is_some() || allowed.affinity.is_some() {

@@ -41,7 +41,8 @@ pub fn declarations(decl: &Arc<DeclType>, optional_old: bool) -> Declarations {
 }
 
 impl Rules {
-    /// Compiles the rules of a schema, given parsed and as written; `None` if it has no rules.
+    /// Compiles the rules of a schema. `schema` is the parsed form of `json`. Returns `None` if neither the schema nor
+    /// any schema below it has rules.
     pub fn compile(schema: &Schema, json: &Value, resource_root: bool) -> Option<Self> {
         if !schema.any(&|s| !s.rules.is_empty()) {
             return None;

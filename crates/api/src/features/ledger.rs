@@ -5,11 +5,11 @@ const LEDGER: &str = include_str!("ledger.txt");
 /// How a feature gate behaves here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Acts; `--feature-gates` switches it.
+    /// Implemented; `--feature-gates` switches it on and off.
     Switch,
-    /// Acts; cannot be switched off.
+    /// Implemented; cannot be switched off.
     On,
-    /// Does not act.
+    /// Not implemented.
     Off,
     /// Has no effect that users see.
     Internal,

@@ -57,8 +57,8 @@ impl Default for Features {
 }
 
 impl Gate {
-    /// Sets the gate; returns a note for the log if there is one. Refuses in upstream's words where upstream
-    /// refuses, too.
+    /// Sets the gate; returns a note for the log if there is one. If upstream refuses the value, too, the error has
+    /// upstream's text.
     fn set(&mut self, on: bool) -> Result<Option<String>, String> {
         let Entry { name, state, shown_by, .. } = self.entry;
         let acts = !matches!(state, State::Off | State::Internal);

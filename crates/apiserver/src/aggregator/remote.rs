@@ -100,7 +100,7 @@ pub fn backend(aggregator: &Aggregator, api_service: &APIService) -> Result<Back
     })
 }
 
-/// Returns the URL that upstream would call: by the address of the Service.
+/// Returns the URL that kube-aggregator would call: its host is the cluster IP or external name of the Service.
 pub fn url(aggregator: &Aggregator, api_service: &APIService, path: &str) -> String {
     let reference = api_service.spec.clone().unwrap_or_default().service.unwrap_or_default();
     let (namespace, name) = (reference.namespace.unwrap_or_default(), reference.name.unwrap_or_default());

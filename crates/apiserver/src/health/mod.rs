@@ -85,9 +85,8 @@ impl Endpoint {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Check {
     name: Cow<'static, str>,
-    /// Whether the check is informative: it is listed, and fails when requested by name, but does not affect the
-    /// overall result. A restart would not repair its failure, nor would it help to route clients away from the one
-    /// server on which they can delete objects.
+    /// Whether the check is informational: it is listed, and fails when requested by name, but does not affect the
+    /// overall result. A restart does not free space, and clients must still reach the server to delete objects.
     informs: bool,
     result: Result<(), String>,
 }

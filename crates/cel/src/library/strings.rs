@@ -103,7 +103,7 @@ fn char_at<'a>(args: &[Value<'a>], _: &mut Budget<'_>) -> Outcome<'a> {
     }
 }
 
-/// Returns the index of a part in characters, starting the search at an index.
+/// Returns the first index of `part` in `text` that is not before the index `from`; indexes count characters.
 fn find(text: &str, part: &str, from: usize) -> Option<usize> {
     let (start, _) = text.char_indices().nth(from)?;
     let at = text[start..].find(part)?;

@@ -14,7 +14,8 @@ use super::{BY_OWNER, POD_CLAIM, Work, failure};
 use crate::support::owners::still_owns;
 use crate::support::pod_state::has_ended;
 
-/// The longest base of a name of 63 bytes that ends with a hyphen and five random characters.
+/// The maximum length of a generated name's base. Source: upstream leaves room for a hyphen and five random
+/// characters in a name of 63 bytes.
 const MAX_BASE_BYTES: usize = 57;
 
 fn claims(pod: &Pod) -> &[PodResourceClaim] {
@@ -76,7 +77,8 @@ fn has_node(pod: &Pod) -> bool {
     pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).is_some_and(|n| !n.is_empty())
 }
 
-/// Returns the name of a pod's claim without its random suffix; both parts of a name that is too long are cut.
+/// Returns the `generateName` of a pod's claim: `POD-CLAIM-`. If that is too long, both names are shortened in
+/// proportion, and the hyphen at the end is omitted.
 pub fn name_base(pod: &str, claim: &str) -> String {
     let base = format!("{pod}-{claim}-");
     if base.len() <= MAX_BASE_BYTES {

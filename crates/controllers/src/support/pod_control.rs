@@ -31,7 +31,7 @@ const AT_ONCE: usize = 64;
 pub struct PodControl {
     cx: Arc<Context>,
     pods: Informer<Pod>,
-    /// The newest own writes of pods.
+    /// The resourceVersion of this controller's newest write of a pod, per owner.
     written: Written,
     deleted: Deleted,
     /// The finalizer that adopted pods get.

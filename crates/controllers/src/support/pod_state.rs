@@ -85,8 +85,8 @@ pub fn deletion_order(pods: &mut [&Pod], now: Timestamp, related_on_node: impl F
     });
 }
 
-/// Returns the power of two of the age in nanoseconds, larger for older, so that small differences of age do not
-/// decide.
+/// Returns the base-2 logarithm of the age in nanoseconds, rounded down, so that small differences of age do not
+/// decide. `None` if the time is not in the past.
 fn since_rank(then: Timestamp, now: Timestamp) -> Option<u32> {
     u128::try_from(now.duration_since(then).as_nanos()).ok()?.checked_ilog2()
 }

@@ -38,11 +38,11 @@ const EVENTS: usize = 1024;
 /// The endpoints and settings of a CRI runtime.
 #[derive(Clone)]
 pub struct Options {
-    /// `unix:///run/containerd/containerd.sock`.
+    /// The URL of the runtime's socket, such as `unix:///run/containerd/containerd.sock`.
     pub runtime_endpoint: String,
-    /// Defaults to the runtime's endpoint.
+    /// The URL of the image service's socket; `None` for the runtime's.
     pub image_endpoint: Option<String>,
-    /// The pods' cgroups are below its root.
+    /// The cgroups below whose root the pods' cgroups are.
     pub cgroups: Cgroups,
     pub clock: Arc<dyn Clock>,
     /// Runs the task that compares the runtime's lists.

@@ -39,7 +39,8 @@ pub fn container_state(state: i32) -> ContainerState {
     }
 }
 
-/// Converts an item of a list: without addresses, and as if it had a network of its own.
+/// Converts an item of a list. Items contain neither addresses nor namespace options: the result has no IPs, and
+/// its `host_network` is always false.
 pub fn listed_sandbox(item: cri::PodSandbox) -> Result<PodSandboxStatus, RuntimeError> {
     sandbox(cri::PodSandboxStatus {
         id: item.id,

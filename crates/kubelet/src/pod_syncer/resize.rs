@@ -123,7 +123,8 @@ impl PodSyncer {
             if differ(applied, &wanted) {
                 todo.push((container, status, lifting(applied, &wanted), wanted));
             } else {
-                // A change that no cgroup shows, such as one of a memory request, takes effect at once.
+                // Other changes, such as one of a memory request, have no cgroup setting: no action is needed, and
+                // they are recorded as actuated.
                 actuated(memory, container, &status.id);
             }
         }

@@ -32,7 +32,8 @@ const PROTOCOL_NODE: u8 = 107;
 const PROTOCOL_STATIC: u8 = 4;
 
 impl RouteKind {
-    /// A route that this node does not keep over a restart, but sets again.
+    /// Routes inside pods, and the node's route to services (protocol `static`). They are set anew whenever they are
+    /// needed; existing ones are not read.
     pub const STATIC: Self = Self::Other(PROTOCOL_STATIC);
 
     fn number(self) -> u8 {

@@ -450,7 +450,7 @@ impl Cache {
     /// Ends the loading: sets these objects as of `revision`, and applies the events received since.
     fn finish_loading(&self, loaded: Loaded, revision: u64) {
         let mut state = self.write();
-        // The feed has reloaded everything in the meantime.
+        // The feed has reloaded everything meanwhile, or the cache was closed: the loaded objects are outdated.
         let Some(waiting) = state.waiting.take() else { return };
         state.objects = loaded.objects;
         state.damaged = loaded.damaged;

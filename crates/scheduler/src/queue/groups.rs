@@ -131,7 +131,7 @@ impl Queue {
         Some(PoppedGroup { key, pods })
     }
 
-    /// Returns a popped group to the queue, with those of its pods that have no node.
+    /// Puts a popped group back into the queue, with those of its pods that have no node.
     pub fn finish_group(
         &mut self,
         profiles: &Profiles,
@@ -194,8 +194,8 @@ impl Queue {
         }
     }
 
-    /// Returns a pod whose binding failed to its group. If it is the only waiting pod of the group, it gets the
-    /// back-off of a single pod.
+    /// Puts a pod back into its pod group after its binding failed. If no other pod of the group is waiting, the
+    /// group gets the back-off of a single pod.
     pub(super) fn rejoin(&mut self, uid: &Uid, now: Duration) {
         let Some(waiting) = self.pods.get(uid) else { return };
         let Some(key) = waiting.info.group() else { return };

@@ -205,7 +205,7 @@ impl Queue {
         stale.into_iter().chain(backoff).chain(groups).min()
     }
 
-    /// Returns an unschedulable pod to the queue. If `plugins` is empty (an error), the pod is retried after its
+    /// Puts an unschedulable pod back into the queue. If `plugins` is empty (an error), the pod is retried after its
     /// back-off.
     pub fn reject(&mut self, profiles: &Profiles, uid: &str, plugins: BTreeSet<&'static str>, now: Duration) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
@@ -300,7 +300,8 @@ impl Queue {
         })
     }
 
-    /// The numbers of events kept for pods in their cycle, by name, and of these pods.
+    /// Returns the numbers of events that are kept for popped pods, by label, and as `PodPopped` the number of these
+    /// pods (metric `scheduler_inflight_events`).
     pub fn in_flight_events(&self) -> BTreeMap<Cow<'static, str>, usize> {
         let mut counts = BTreeMap::from([(Cow::from("PodPopped"), self.in_flight.len())]);
         for (event, _) in self.log.values() {

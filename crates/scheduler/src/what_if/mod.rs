@@ -203,7 +203,8 @@ impl WhatIf {
         Ok(explanation)
     }
 
-    /// The hints in the objects about the running scheduler's state that is unknown here.
+    /// Returns the parts of the running scheduler's state that are unknown here and may change the result: whether the
+    /// pod is held back, and whether nodes are avoided. The conditions of the pod and the nodes hint at them.
     fn unknown(&self, info: &PodInfo) -> Vec<String> {
         let mut unknown = Vec::new();
         if let Some(said) = info.said.as_deref().filter(|said| said.1.contains(": held back: ")) {

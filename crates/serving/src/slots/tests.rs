@@ -6,7 +6,7 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A server with slots for 18 connections of other machines, 4 of each address.
+/// A server with `connections` slots, the last tenth of them for this machine. Each other address gets at most 4.
 struct Server {
     slots: Arc<Slots>,
     limits: Limits,

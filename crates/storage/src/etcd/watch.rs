@@ -22,9 +22,10 @@ use crate::{Error, Result, Store};
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
-/// How long a revision may take to arrive before etcd is asked for progress: events are usually on their way.
+/// How long to wait for a revision before etcd is asked for progress: events usually arrive by then.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// The same where asking requires a write. etcd checks for history ten times a second.
+/// As [`PATIENCE`], for members whose progress notifications cannot be trusted, so that a write is needed instead.
+/// Ten times a second, etcd reads the history for watches that lag behind.
 const PATIENCE_BEFORE_MARK: Duration = Duration::from_millis(300);
 /// The time between two attempts to get a revision that does not arrive.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
@@ -35,7 +36,7 @@ const MARK: &[u8] = b"/progress";
 struct Session {
     requests: Requests,
     answers: Answers,
-    /// Whether the member's progress marks can be trusted.
+    /// Whether the member's progress notifications can be trusted.
     reports_progress: bool,
     /// The events of a revision that may have more events.
     partial: Vec<Event>,
@@ -153,7 +154,8 @@ fn ended() -> CallError {
     CallError::Broken("the watch ended".into())
 }
 
-/// Whether a progress mark never overtakes the events before it. Etcd guarantees that from these versions on.
+/// Returns whether a progress notification never overtakes the events before it. etcd guarantees that from these
+/// versions on.
 fn reports_progress(version: &str) -> bool {
     let mut parts = version.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
     let (major, minor, patch) =
@@ -249,7 +251,7 @@ impl Watcher {
         }
     }
 
-    /// Records that a caller waits for a progress mark of at least the revision `latest`.
+    /// Sends progress if the revision `latest` has been delivered; otherwise records that a caller waits for it.
     async fn wait_for(&mut self, session: &Session, latest: Result<u64>) -> Result<(), End> {
         match latest {
             Ok(latest) if latest <= self.delivered => self.send(WatchItem::Progress(self.delivered)).await,
@@ -267,7 +269,8 @@ impl Watcher {
         }
     }
 
-    /// Makes etcd show the revision that is waited for, which was written outside of this store.
+    /// Makes etcd send the revision that a caller waits for: it was written outside of this store, so that no event
+    /// shows it.
     fn ask(&mut self, session: &Session) {
         self.ask_at = Instant::now() + ASK_AGAIN;
         if session.reports_progress {

@@ -69,7 +69,7 @@ pub(super) async fn ranges_and_progress(fixture: Arc<Fixture>) -> Result<()> {
     let keys: Vec<_> = events.iter().map(|event| event.kv.key.clone()).collect();
     assert_eq!(keys, ["b", "c"]);
 
-    // A watch without events gets the progress of others when it asks for it.
+    // A watch without events receives the revision of writes to other keys if its reader requests progress.
     put(store, "a", "2").await?;
     requester.request();
     assert_eq!(collect(&mut watch, current + 1).await?, []);

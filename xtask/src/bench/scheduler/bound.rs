@@ -92,8 +92,8 @@ impl Bound {
         changed.notify_all();
     }
 
-    /// Waits until all of these pods are bound; returns when each was. Fails if no further pod is bound for
-    /// `patience`.
+    /// Waits until all of these pods are bound; returns the time at which each was bound. Fails if no further pod
+    /// is bound for `patience`.
     pub fn wait(&self, names: &[String], patience: Duration) -> Result<Vec<Instant>> {
         let (seen, changed) = &*self.seen;
         let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! What still depends on the phase that a rotation is in: the time that kubelets and programs need to read
-//! what they trust, and certificates of the old authorities.
+//! What the operator should wait for before a rotation's next step: the time that kubelets and programs need to
+//! read the authorities that they trust, and certificates of the old authorities.
 
 use std::time::Duration;
 
@@ -11,10 +11,9 @@ use super::served;
 use crate::certificates::inventory::{self, Entry, Origin};
 use crate::layout::Layout;
 
-/// How long new authorities are trusted before they sign, from their publication: agents check every few
-/// minutes, kubelets update volumes within two minutes, and programs read their `ca.crt` again at their own
-/// pace.
-const HEARD: Duration = Duration::from_secs(3600);
+/// The time from the publication of new authorities to the next step: agents check every few minutes, kubelets
+/// update volumes within two minutes, and programs read their `ca.crt` again at their own pace.
+const PROPAGATION_TIME: Duration = Duration::from_secs(3600);
 
 /// Returns what the operator should wait for before the next step, as text.
 pub fn on(layout: &Layout, rotation: &Rotation, now: Timestamp) -> Result<Vec<String>> {
@@ -34,9 +33,9 @@ fn time(rotation: &Rotation, served: Option<Timestamp>, now: Timestamp) -> Optio
     let Some(served) = served else {
         return Some("the server to be restarted and the authorities to be published".to_owned());
     };
-    let until = served.checked_add(HEARD).ok()?;
+    let until = served.checked_add(PROPAGATION_TIME).ok()?;
     let what = match rotation.phase {
-        Phase::Distribute => "everybody to have read the new authorities",
+        Phase::Distribute => "all clients to have read the new authorities",
         _ => "agents to have certificates of the new authorities",
     };
     (now < until).then(|| format!("{what}, until {}", until.strftime("%Y-%m-%dT%H:%M:%SZ")))
@@ -73,13 +72,14 @@ mod tests {
         let since: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         for phase in [Phase::Distribute, Phase::Sign] {
             let rotation = rotation(phase, since);
-            // An hour later, no server has been restarted.
-            let unserved = time(&rotation, None, since + HEARD).unwrap();
+            // The time has passed, but the server has not been restarted.
+            let unserved = time(&rotation, None, since + PROPAGATION_TIME).unwrap();
             assert!(unserved.starts_with("the server to be restarted"), "{unserved}");
             let served = since + Duration::from_secs(58 * 60);
-            let early = time(&rotation, Some(served), served + HEARD - Duration::from_secs(1)).unwrap();
+            let early =
+                time(&rotation, Some(served), served + PROPAGATION_TIME - Duration::from_secs(1)).unwrap();
             assert!(early.ends_with("until 2026-01-01T01:58:00Z"), "{early}");
-            assert_eq!(time(&rotation, Some(served), served + HEARD), None);
+            assert_eq!(time(&rotation, Some(served), served + PROPAGATION_TIME), None);
         }
     }
 

@@ -8,8 +8,8 @@ use super::Failure;
 /// The second file is shared by all security modules; kernels before 5.8 have only that one.
 const FILES: [&str; 2] = ["/proc/self/attr/apparmor/exec", "/proc/self/attr/exec"];
 
-/// Sets the profile that the next execve enters, also in processes that are cloned before it. Has to be called
-/// while /proc is the host's: a container may have mounted anything there (CVE-2019-16884).
+/// Sets the profile for the next execve; processes that are cloned before that execve inherit the setting. Must be
+/// called while /proc is the host's: a container may have mounted anything there (CVE-2019-16884).
 pub fn on_exec(profile: &str) -> Result<(), Failure> {
     let written = write(FILES[0], profile);
     let written = match written {

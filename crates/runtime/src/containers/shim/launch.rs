@@ -25,12 +25,12 @@ pub struct Report {
     socket: OwnedFd,
     failure: Option<Failure>,
     pub terminal: Option<OwnedFd>,
-    /// The process that continues in place of the launched one.
+    /// The pid and pidfd of the sibling: the process that continues in place of the launched one.
     pub sibling: Option<(i32, OwnedFd)>,
     /// The pid namespace that the process joins by its path; kept open until it has joined.
     pub joined_pids: Option<OwnedFd>,
-    /// Whether the sibling is created among other processes of the pod, which may trace it and send reports in
-    /// its place: from such a process, only the reason of a failure is accepted.
+    /// Whether the sibling runs in a pid namespace with other processes of the pod. They may be able to trace it
+    /// and to forge its reports, so that only reports of a failure are accepted from it.
     joins: bool,
     joined: bool,
 }
