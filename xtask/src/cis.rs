@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Decides whether the result is a failure, or a warning that is not left to a person.
+/// Returns whether the result is a failure, or a warning that is not left to a person.
 fn is_wrong(finding: &Finding) -> bool {
     match finding.status.as_str() {
         "PASS" | "INFO" => false,

@@ -26,7 +26,7 @@ pub async fn ensure_dns_service(client: &Client, address: Ipv4Addr) -> Result<()
     }
 }
 
-/// Decides whether the address is allocated to the existing Service: a server may find that conflict before
+/// Returns whether the address is allocated to the existing Service: a server may find that conflict before
 /// it finds that the name is taken.
 async fn is_taken_by_it(client: &Client, error: &knarr_client::Error, service: &Service) -> bool {
     let invalid = error.status().is_some_and(|s| s.reason() == "Invalid");

@@ -1,11 +1,11 @@
-//! The runtime's threads, which return unused memory to the system when they are idle.
+//! The runtime's threads, which release unused memory to the system when they are idle.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
 
-/// The shortest time between two attempts of a thread to return memory.
+/// The minimum time between two attempts of a thread to release memory.
 const EVERY: Duration = Duration::from_secs(20);
 
 /// How long tasks of a component may outlive it.
@@ -29,7 +29,7 @@ pub fn run_to_end<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::R
     ended
 }
 
-/// Returns unused memory to the system. Memory of this thread that other threads have freed stays with it
+/// Releases unused memory to the system. Memory of this thread that other threads have freed stays with it
 /// until it allocates again or collects here. An idle thread does not allocate: without this, an idle cluster
 /// would hold the memory of its busiest moment.
 fn give_back() {

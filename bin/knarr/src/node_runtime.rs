@@ -155,7 +155,8 @@ impl NodeRuntime {
         }
     }
 
-    /// Whether this program keeps the routes to the pods of other nodes: only with the built-in network.
+    /// Returns whether this program keeps the routes to the pods of other nodes: only with the built-in
+    /// network.
     pub fn routes_to_nodes(&self) -> bool {
         matches!(self.pods, Pods::Ours(NodeNetwork::BuiltIn(_)))
     }

@@ -48,7 +48,7 @@ fn words(written: &std::io::Result<()>) -> String {
     written.as_ref().err().map(ToString::to_string).unwrap_or_default()
 }
 
-/// Decides whether output was lost: a closed pipe means that the reader wants no more, any other error is a
+/// Returns whether output was lost: a closed pipe means that the reader wants no more, any other error is a
 /// loss.
 fn is_loss(written: &std::io::Result<()>) -> bool {
     written.as_ref().is_err_and(|error| error.kind() != ErrorKind::BrokenPipe)

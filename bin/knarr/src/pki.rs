@@ -290,7 +290,7 @@ fn still_good(pem: &str, subject: &Subject, now: Timestamp) -> bool {
         && addresses.iter().all(|address| holder.addresses.contains(address))
 }
 
-/// Decides whether certificate and key belong together: they are written one after the other.
+/// Returns whether certificate and key belong together: they are written one after the other.
 fn is_pair(credentials: &Credentials) -> bool {
     let key = KeyPair::from_pem(&credentials.key);
     key.is_ok_and(|key| certificate::check_pair(&credentials.certificate, &key).is_ok())

@@ -72,7 +72,7 @@ fn shown(flag: &Arg, matches: &ArgMatches) -> String {
     if matches!(flag.get_action(), ArgAction::Append) { format!("[{value}]") } else { value }
 }
 
-/// Decides whether a value is secret, by the name of the flag or because it is a URL with a password.
+/// Returns whether a value is secret, by the name of the flag or because it is a URL with a password.
 fn is_secret(name: &str, value: &str) -> bool {
     let is_url_with_user = value.split("://").skip(1).any(|rest| {
         let authority = rest.split(['/', '?', '#', ',']).next().unwrap_or("");

@@ -2,7 +2,7 @@
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Returns at SIGINT or SIGTERM.
+/// Waits for SIGINT or SIGTERM.
 pub async fn wait_for_stop() {
     match (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) {
         (Ok(mut interrupt), Ok(mut terminate)) => {

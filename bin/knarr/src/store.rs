@@ -177,7 +177,7 @@ impl EtcdArgs {
     }
 }
 
-/// Decides whether requests to this URL leave the machine without TLS.
+/// Returns whether requests to this URL leave the machine without TLS.
 fn is_readable_on_the_way(url: &str) -> bool {
     let Some(authority) = url.strip_prefix("http://") else { return false };
     let authority = authority.split('/').next().unwrap_or_default();

@@ -32,7 +32,7 @@ impl Backoff {
         base.mul_f64(1.0 + fastrand::f64())
     }
 
-    /// Whether the next delay is the longest one, unless `reset_after` passes before it.
+    /// Returns whether the next delay is the longest one, unless `reset_after` passes before it.
     pub fn is_longest(&self) -> bool {
         self.next >= self.longest
     }

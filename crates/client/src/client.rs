@@ -84,7 +84,7 @@ impl Client {
         self
     }
 
-    /// Whether the lease that the client's writes need is held now; true if they need none.
+    /// Returns whether the lease that the client's writes need is held now; true if they need none.
     pub fn holds_lease(&self) -> bool {
         self.led.as_ref().is_none_or(|(term, _)| term.is_held())
     }

@@ -47,22 +47,22 @@ impl Error {
         }
     }
 
-    /// Whether the server answered that the object does not exist.
+    /// Returns whether the server answered that the object does not exist.
     pub fn is_not_found(&self) -> bool {
         self.status().is_some_and(StatusError::is_not_found)
     }
 
-    /// Whether the server answered that the object exists already.
+    /// Returns whether the server answered that the object exists already.
     pub fn is_already_exists(&self) -> bool {
         self.status().is_some_and(StatusError::is_already_exists)
     }
 
-    /// Whether the server answered with a conflict (409).
+    /// Returns whether the server answered with a conflict (409).
     pub fn is_conflict(&self) -> bool {
         self.status().is_some_and(StatusError::is_conflict)
     }
 
-    /// Whether the server answered that a resourceVersion or a continue token is too old.
+    /// Returns whether the server answered that a resourceVersion or a continue token is too old.
     pub fn is_expired(&self) -> bool {
         self.status().is_some_and(StatusError::is_expired)
     }

@@ -188,7 +188,7 @@ impl<K: Kind> Informer<K> {
         self.reflector.store().add_index(name, Arc::new(values_of));
     }
 
-    /// Whether the first list is complete.
+    /// Returns whether the first list is complete.
     pub fn has_synced(&self) -> bool {
         self.reflector.has_synced()
     }
@@ -285,7 +285,7 @@ impl<K: Kind> Lister<K> {
         self.store.len()
     }
 
-    /// Whether the store is empty.
+    /// Returns whether the store is empty.
     pub fn is_empty(&self) -> bool {
         self.store.is_empty()
     }

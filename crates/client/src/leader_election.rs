@@ -123,7 +123,7 @@ impl LeaderElection {
         }
     }
 
-    /// Returns when a leader's work is no longer waited for.
+    /// Waits until the lease ends, and then for at most the time that the leader's work may take to end.
     async fn patience(&self, leading: &Leading, client: &Client) {
         leading.until.cancelled().await;
         tokio::select! {

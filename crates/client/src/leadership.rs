@@ -77,13 +77,13 @@ impl Term {
         self.over.cancel();
     }
 
-    /// Returns when the lease has been lost or released.
+    /// Waits until the lease has been lost or released.
     pub(crate) async fn over(&self) {
         self.over.cancelled().await;
     }
 
-    /// Whether the lease is held now. This also checks the clock: a process that was suspended runs again before it is
-    /// notified that its lease has ended.
+    /// Returns whether the lease is held now. This also checks the clock: a process that was suspended runs again
+    /// before it is notified that its lease has ended.
     pub(crate) fn is_held(&self) -> bool {
         !self.over.is_cancelled() && !self.left().is_zero()
     }

@@ -62,7 +62,7 @@ impl CertifiedUser {
 }
 
 impl UserInfo {
-    /// Whether the user is in this group.
+    /// Returns whether the user is in this group.
     pub fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|g| g == group)
     }
@@ -120,7 +120,7 @@ impl Reviews {
         Ok(user)
     }
 
-    /// Whether the user may do this, by a cached or a new SubjectAccessReview.
+    /// Returns whether the user may do this, by a cached or a new SubjectAccessReview.
     pub async fn may(&self, client: &Client, user: &UserInfo, asked: Asked) -> Result<bool, Error> {
         let key = (user.clone(), asked);
         let now = self.clock.monotonic();

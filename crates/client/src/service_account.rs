@@ -149,7 +149,7 @@ impl AsServiceAccount {
     }
 }
 
-/// Whether the server refused the token.
+/// Returns whether the server refused the token.
 fn refused<T>(answer: &Result<T>) -> bool {
     matches!(answer, Err(Error::Status(status)) if status.code() == 401)
 }

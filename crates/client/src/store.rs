@@ -79,7 +79,7 @@ impl ObjectStore {
         self.read(|inner| inner.objects.len())
     }
 
-    /// Whether there are no objects.
+    /// Returns whether there are no objects.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

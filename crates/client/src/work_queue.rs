@@ -189,7 +189,7 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
         inner.queue.len() + inner.due.len()
     }
 
-    /// Whether no key is ready or delayed.
+    /// Returns whether no key is ready or delayed.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

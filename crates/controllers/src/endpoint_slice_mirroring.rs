@@ -112,7 +112,7 @@ async fn run(cx: Arc<Context>) {
     queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
-/// Reports whether the Endpoints are to be mirrored. Those of a Service with a selector are not: they have slices
+/// Returns whether the Endpoints are to be mirrored. Those of a Service with a selector are not: they have slices
 /// already.
 fn is_mirrored(endpoints: &Endpoints, service: Option<&Service>) -> bool {
     let has = |map: &Option<BTreeMap<String, String>>, key: &str, value: Option<&str>| {

@@ -60,7 +60,7 @@ pub fn by_name(name: &str) -> Option<&'static str> {
     names().find(|known| *known == old.unwrap_or(name))
 }
 
-/// Reports whether the controller runs unless it is switched off.
+/// Returns whether the controller runs unless it is switched off.
 pub fn on_by_default(name: &str) -> bool {
     !OFF_BY_DEFAULT.contains(&name)
 }

@@ -79,7 +79,7 @@ fn is_out_of_service(node: &Node) -> bool {
     !is_ready(node) && taints(node).iter().any(|t| t.key == OUT_OF_SERVICE)
 }
 
-/// Reports whether a terminating pod must be force-deleted: it was never bound, or its node is out of service.
+/// Returns whether a terminating pod must be force-deleted: it was never bound, or its node is out of service.
 fn must_end(pod: &Pod, node: Option<&Node>) -> bool {
     let ended_by_force = has_ended(pod) && pod.metadata.deletion_grace_period_seconds == Some(0);
     is_terminating(pod) && !ended_by_force && (node_of(pod).is_none() || node.is_some_and(is_out_of_service))

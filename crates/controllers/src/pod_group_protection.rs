@@ -36,7 +36,7 @@ fn uses(pod: &Pod) -> Vec<String> {
     group_of(pod).filter(|_| !has_ended(pod)).map(|key| key.to_string()).into_iter().collect()
 }
 
-/// Reports whether the group is being deleted and has the finalizer. Others need no work: admission sets the
+/// Returns whether the group is being deleted and has the finalizer. Others need no work: admission sets the
 /// finalizer.
 fn is_candidate(group: &PodGroup) -> bool {
     group.metadata.deletion_timestamp.is_some()

@@ -53,7 +53,7 @@ async fn check(
     }
 }
 
-/// Reports whether the policy changed since its expressions were last type-checked.
+/// Returns whether the policy changed since its expressions were last type-checked.
 fn is_unseen(policy: &ValidatingAdmissionPolicy) -> bool {
     let seen = policy.status.as_ref().and_then(|s| s.observed_generation);
     policy.metadata.generation.unwrap_or(0) > seen.unwrap_or(0)

@@ -46,7 +46,7 @@ fn from_annotation(text: &str) -> Option<AppArmorProfile> {
     }
 }
 
-/// Whether any profile but `Unconfined` is set.
+/// Returns whether any profile but `Unconfined` is set.
 fn is_required(pod: &Pod) -> bool {
     let of_pod = pod::spec(pod).security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref());
     let of_containers = pod::security_contexts(pod).filter_map(|s| s.app_armor_profile.as_ref());

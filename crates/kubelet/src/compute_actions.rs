@@ -48,7 +48,7 @@ pub struct PodActions {
 }
 
 impl PodActions {
-    /// Whether there is nothing to do.
+    /// Returns whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         !self.kill_pod
             && !self.create_sandbox
@@ -120,7 +120,7 @@ fn active<'a>(runtime: &'a PodRuntimeStatus, name: &str) -> Option<&'a Container
     runtime.containers.iter().find(|c| ready && c.name == name && c.sandbox_id == sandbox.id)
 }
 
-/// Whether a main container was started in the current sandbox: then initialization is complete for good.
+/// Returns whether a main container was started in the current sandbox: then initialization is complete for good.
 pub fn has_initialized(pod: &Pod, runtime: &PodRuntimeStatus) -> bool {
     pod::spec(pod).containers.iter().any(|c| {
         active(runtime, &c.name)
@@ -128,12 +128,12 @@ pub fn has_initialized(pod: &Pod, runtime: &PodRuntimeStatus) -> bool {
     })
 }
 
-/// Whether a main container was ever created, in any sandbox.
+/// Returns whether a main container was ever created, in any sandbox.
 pub fn any_main_container_created(pod: &Pod, runtime: &PodRuntimeStatus) -> bool {
     pod::spec(pod).containers.iter().any(|c| newest(runtime, &c.name).is_some())
 }
 
-/// Whether a container that does not run is to be started or restarted.
+/// Returns whether a container that does not run is to be started or restarted.
 pub fn should_be_restarted(container: &Container, pod: &Pod, runtime: &PodRuntimeStatus) -> bool {
     if pod.metadata.deletion_timestamp.is_some() {
         return false;
@@ -194,13 +194,13 @@ pub fn compute_actions(pod: &Pod, runtime: &PodRuntimeStatus, probes: &ProbeResu
     actions
 }
 
-/// Whether the pod has lost its sandbox and gets no other one, so that none of its containers starts again.
+/// Returns whether the pod has lost its sandbox and gets no other one, so that none of its containers starts again.
 pub fn ends_without_sandbox(pod: &Pod, runtime: &PodRuntimeStatus) -> bool {
     let change = sandbox_change(pod, runtime);
     change.changed && is_not_restarted(pod, runtime, change.attempt)
 }
 
-/// Whether the pod would need this sandbox but is not restarted.
+/// Returns whether the pod would need this sandbox but is not restarted.
 fn is_not_restarted(pod: &Pod, runtime: &PodRuntimeStatus, attempt: u32) -> bool {
     pod::restart_policy(pod) == "Never" && attempt != 0 && !runtime.containers.is_empty()
 }

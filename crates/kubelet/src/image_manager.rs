@@ -141,7 +141,7 @@ impl ImageManager {
         self.pull(wanted, events).await
     }
 
-    /// Whether the pod may use a present image without a pull.
+    /// Returns whether the pod may use a present image without a pull.
     async fn may_use(&self, wanted: &str, image: &Image, events: &ContainerEvents<'_>) -> bool {
         let (pulled, name, found) = (Arc::clone(&self.pulled), wanted.to_owned(), image.clone());
         let access = in_background(move || Ok(pulled.access(&name, &found))).await;

@@ -59,7 +59,7 @@ pub fn is_terminal_phase(phase: &str) -> bool {
     phase == "Failed" || phase == "Succeeded"
 }
 
-/// Whether an init container is a sidecar, which is restarted as long as the pod lives (KEP-753).
+/// Returns whether an init container is a sidecar, which is restarted as long as the pod lives (KEP-753).
 pub fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
@@ -133,8 +133,8 @@ pub fn common_shape(ephemeral: &EphemeralContainer) -> Container {
     }
 }
 
-/// Whether a container that ended with `exit_code` is restarted: by its own rules first, then by its own policy,
-/// then by the pod's (KEP-5307).
+/// Returns whether a container that ended with `exit_code` is restarted: by its own rules first, then by its own
+/// policy, then by the pod's (KEP-5307).
 pub fn restarts_after(container: &Container, pod: &Pod, exit_code: i32) -> bool {
     for rule in container.restart_policy_rules.iter().flatten() {
         let Some(codes) = rule.exit_codes.as_ref().filter(|_| rule.action == "Restart") else { continue };
@@ -150,7 +150,7 @@ pub fn restarts_after(container: &Container, pod: &Pod, exit_code: i32) -> bool 
     }
 }
 
-/// Whether a container that is killed for its probe is restarted; exit codes do not count, as it still runs.
+/// Returns whether a container that is killed for its probe is restarted; exit codes do not count, as it still runs.
 pub fn restarts_after_kill(container: &Container, pod: &Pod) -> bool {
     container.restart_policy.as_deref().unwrap_or(restart_policy(pod)) != "Never"
 }

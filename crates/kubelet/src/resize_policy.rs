@@ -50,7 +50,7 @@ pub fn annotation(pod: &Pod, container: &Container) -> Option<String> {
     restarts.then(|| serde_json::to_string(&Started::of(pod, container)).ok()).flatten()
 }
 
-/// Whether this running container has other resources than the allocated ones, and needs a restart for them. A
+/// Returns whether this running container has other resources than the allocated ones, and needs a restart for them. A
 /// container without the annotation does not.
 fn needs_restart(pod: &Pod, container: &Container, status: &ContainerStatus) -> bool {
     let annotation = status.annotations.get(labels::CONTAINER_RESOURCES);

@@ -159,7 +159,7 @@ pub fn container_resources(pod: &Pod, container: &Container) -> Resources {
     resources
 }
 
-/// Whether the pod's cgroup limits this resource: if the pod has a pod-level limit, or every container has one.
+/// Returns whether the pod's cgroup limits this resource: if the pod has a pod-level limit, or every container has one.
 pub fn is_limited(pod: &Pod, name: &str) -> bool {
     let listed = |r: Option<&ResourceRequirements>| {
         amount(r.and_then(|r| r.limits.as_ref()), name).is_some_and(|n| n > 0)

@@ -89,7 +89,7 @@ pub struct RuntimeFeatures {
 }
 
 impl RuntimeFeatures {
-    /// Whether a handler can make mounts read-only recursively. A handler that is not listed cannot.
+    /// Returns whether a handler can make mounts read-only recursively. A handler that is not listed cannot.
     pub fn recursive_read_only_mounts(&self, handler: &str) -> bool {
         self.handlers.iter().any(|known| known.name == handler && known.recursive_read_only_mounts)
     }

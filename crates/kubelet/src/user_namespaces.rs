@@ -120,13 +120,13 @@ fn write(path: &Path, range: IdRange) -> Result<(), RangeError> {
     fs::rename(&new, path).map_err(file_error("create", path))
 }
 
-/// Whether the kernel supports user namespaces, and their maximal number is not set to 0.
+/// Returns whether the kernel supports user namespaces, and their maximal number is not set to 0.
 pub fn host_has_them() -> bool {
     let most = fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
     Path::new("/proc/self/ns/user").exists() && most.trim().parse::<u64>().is_ok_and(|most| most > 0)
 }
 
-/// Whether the pod asks for a user namespace.
+/// Returns whether the pod asks for a user namespace.
 pub fn wanted(pod: &Pod) -> bool {
     pod::spec(pod).host_users == Some(false)
 }

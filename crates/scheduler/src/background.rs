@@ -39,17 +39,17 @@ impl Background {
         });
     }
 
-    /// Returns once a cycle has panicked.
+    /// Waits until a cycle has panicked.
     pub async fn failed(&self) {
         self.failed.cancelled().await;
     }
 
-    /// Returns once the scheduler is ending.
+    /// Waits until the scheduler is ending.
     pub async fn ending(&self) {
         self.ending.cancelled().await;
     }
 
-    /// Whether the scheduler is ending.
+    /// Returns whether the scheduler is ending.
     pub fn is_ending(&self) -> bool {
         self.ending.is_cancelled()
     }

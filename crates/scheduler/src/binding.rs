@@ -118,7 +118,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether this scheduler is ending, or no longer holds the lease (and will be informed of that soon).
+    /// Returns whether this scheduler is ending, or no longer holds the lease (and will be informed of that soon).
     fn is_over(&self) -> bool {
         self.background.is_ending() || !self.client.holds_lease()
     }

@@ -100,7 +100,7 @@ impl Cache {
         }
     }
 
-    /// Whether the pod is assumed on a node, and not yet seen there.
+    /// Returns whether the pod is assumed on a node, and not yet seen there.
     pub fn is_assumed(&self, uid: &str) -> bool {
         self.pods.get(uid).is_some_and(|p| p.assumed)
     }
@@ -179,7 +179,7 @@ impl Cache {
     }
 }
 
-/// Whether the pod's phase is Succeeded or Failed.
+/// Returns whether the pod's phase is Succeeded or Failed.
 pub fn is_terminal(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))

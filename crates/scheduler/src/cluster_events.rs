@@ -69,7 +69,7 @@ pub fn pod_update(resource: Resource, old: &Pod, new: &Pod) -> Vec<ClusterEvent>
     actions.into_iter().map(|a| ClusterEvent::new(resource, a)).collect()
 }
 
-/// Whether `one` has less of any resource than `other`.
+/// Returns whether `one` has less of any resource than `other`.
 fn any_less(one: &Resources, other: &Resources) -> bool {
     one.milli_cpu < other.milli_cpu
         || one.memory < other.memory

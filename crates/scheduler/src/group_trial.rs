@@ -68,7 +68,7 @@ impl<'a> OnTrial<'a> {
         self.copy.get_or_insert_with(|| Copy { cluster: original.clone(), cycles: Cycles::new(SEED) })
     }
 
-    /// Whether a change on other nodes can affect where the pod fits.
+    /// Returns whether a change on other nodes can affect where the pod fits.
     fn looks_around(&self, pod: &PodInfo) -> bool {
         let work = self.copy.as_ref().and_then(|copy| copy.cycles.work(self.attempted.at, pod.shape.id));
         work.is_none_or(|work| work.filters.iter().any(|f| f.scope == Scope::Cluster))

@@ -162,7 +162,7 @@ impl Groups {
         held.drop_if_empty(&key);
     }
 
-    /// Whether no known pod names a group.
+    /// Returns whether no known pod names a group.
     pub fn is_empty(&self) -> bool {
         self.lock().of_pod.is_empty()
     }

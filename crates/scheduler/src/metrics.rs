@@ -189,7 +189,7 @@ impl Metrics {
         self.since(Metric::PointDuration, &[point, profile, code_name(code)], start);
     }
 
-    /// Whether the cycle that begins records the durations of plugins: one in ten does, as upstream.
+    /// Returns whether the cycle that begins records the durations of plugins: one in ten does, as upstream.
     pub fn samples(&self) -> bool {
         self.cycles.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED)
     }

@@ -100,7 +100,7 @@ impl Placing {
         Self { progress, found: Vec::with_capacity(attempted.pods.len()), status, failed: None }
     }
 
-    /// Whether the next pod has to be placed.
+    /// Returns whether the next pod has to be placed.
     pub(crate) fn goes_on(&self) -> bool {
         self.failed.is_none() && matches!(self.status.code, Code::Success | Code::Wait)
     }

@@ -337,7 +337,7 @@ fn find(
     feasible
 }
 
-/// Whether the node still fits when the nominated pods that this pod may not displace are counted on it.
+/// Returns whether the node still fits when the nominated pods that this pod may not displace are counted on it.
 fn passes_with_nominated(work: &Work, node: &NodeView, pod: &PodInfo) -> bool {
     let nominated = nominated_before(node.cluster, node.row.name(), pod);
     nominated.is_empty() || Trial::new(node.cluster, work, node.at).check_with(&nominated).is_none()

@@ -112,7 +112,7 @@ impl KeyRange {
         Self { start, end: Some(end.into()) }
     }
 
-    /// Whether the key is in the range.
+    /// Returns whether the key is in the range.
     pub fn contains(&self, key: &[u8]) -> bool {
         key >= &self.start[..] && self.end.as_deref().is_none_or(|end| key < end)
     }

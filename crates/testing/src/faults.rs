@@ -131,7 +131,7 @@ impl Faulty {
         Arc::new(Self { inner, clock, chance, crashed: AtomicBool::new(false), crash: Notify::new() })
     }
 
-    /// Returns when this life has ended.
+    /// Waits until this life has ended.
     pub async fn crashed(&self) {
         loop {
             let notified = self.crash.notified();

@@ -33,8 +33,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether the history of a whole round still exists afterwards, so that every watch can resume at any
-    /// revision of it.
+    /// Returns whether the history of a whole round still exists afterwards, so that every watch can resume
+    /// at any revision of it.
     pub fn leaves_history(self) -> bool {
         matches!(self, Self::Kill | Self::Pause)
     }

@@ -91,12 +91,12 @@ impl Store {
         write_private(&self.trust_file(), format!("{kubeconfig}\n{bundle}").as_bytes())
     }
 
-    /// Whether no serving certificate is stored, so that the kubeconfig's certificate serves too.
+    /// Returns whether no serving certificate is stored, so that the kubeconfig's certificate serves too.
     pub fn has_no_serving(&self) -> bool {
         self.read(SERVING).is_none()
     }
 
-    /// Whether the serving certificate was issued while the cluster had these authorities.
+    /// Returns whether the serving certificate was issued while the cluster had these authorities.
     pub fn serving_is_of(&self, authorities: &[u8]) -> bool {
         self.cluster().is_none_or(|cluster| cluster == trust::digest(authorities))
     }
@@ -332,7 +332,7 @@ impl Applicant<'_> {
         })
     }
 
-    /// Decides whether the stored certificate was issued by this cluster; a recreated cluster would not trust
+    /// Returns whether the stored certificate was issued by this cluster; a recreated cluster would not trust
     /// it. The authority that signs for kubelets is not in the kubeconfig, so the kubeconfig's authority is
     /// compared with the one at the time of issue.
     fn is_of_cluster(&self, kept: &Credentials) -> bool {

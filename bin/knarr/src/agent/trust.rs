@@ -88,7 +88,7 @@ struct Renewed {
 }
 
 impl Superseded {
-    /// Decides whether a new certificate is due because of the authorities.
+    /// Returns whether a new certificate is due because of the authorities.
     pub fn is_due(&self, access: &Access, now: Timestamp) -> bool {
         let waits = |last: &Renewed| {
             last.bundle == bundle(access) && now.duration_since(last.at).unsigned_abs() < last.wait
@@ -109,7 +109,7 @@ fn bundle(access: &Access) -> String {
     digest(access.certificate_authority.as_deref().unwrap_or_default())
 }
 
-/// Decides whether a certificate is signed by an authority that is still trusted but no longer the one that
+/// Returns whether a certificate is signed by an authority that is still trusted but no longer the one that
 /// signs.
 pub fn is_superseded(access: &Access) -> bool {
     let (Some(certificate), Some(authorities)) = (&access.client_certificate, &access.certificate_authority)

@@ -34,7 +34,7 @@ pub struct Source {
     pub encryption_config: Option<PathBuf>,
 }
 
-/// Decides whether a key is one of the servers' marks, which no backup contains.
+/// Returns whether a key is one of the servers' marks, which no backup contains.
 pub fn is_mark(key: &[u8]) -> bool {
     key.starts_with(MARKS)
 }
@@ -144,7 +144,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     }
 }
 
-/// Decides whether a backup may contain a file of this path, and a restore may write it.
+/// Returns whether a backup may contain a file of this path, and a restore may write it.
 pub fn is_allowed(path: &str) -> bool {
     if path == ADMIN_KUBECONFIG || path == ENCRYPTION_CONFIG {
         return true;

@@ -117,7 +117,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// Decides whether the batch has room. The first key always fits; etcd itself refuses it if it is too
+    /// Returns whether the batch has room. The first key always fits; etcd itself refuses it if it is too
     /// large.
     fn has_room(&self, key: &[u8], value: &[u8]) -> bool {
         let bytes = self.bytes + OP_BYTES + key.len() + value.len();

@@ -93,7 +93,7 @@ pub fn cannot_write(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }
 
-/// Decides whether the error means that the file system (or an old kernel) does not support O_TMPFILE.
+/// Returns whether the error means that the file system (or an old kernel) does not support O_TMPFILE.
 fn has_no_unnamed_files(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::IsADirectory)
 }

@@ -148,7 +148,7 @@ pub fn check_pair(certificate_pem: &str, key: &KeyPair) -> Result<()> {
     Ok(())
 }
 
-/// Decides whether the first certificate of one PEM text is signed by the first of another.
+/// Returns whether the first certificate of one PEM text is signed by the first of another.
 pub fn is_signed_by(certificate_pem: &str, authority_pem: &str) -> bool {
     let first = |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes());
     let (Ok(certificate), Ok(authority)) = (first(certificate_pem), first(authority_pem)) else {

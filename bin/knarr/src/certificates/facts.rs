@@ -60,7 +60,7 @@ fn name(name: &x509_parser::x509::X509Name) -> String {
     common.map_or_else(|| name.to_string(), str::to_owned)
 }
 
-/// Decides whether the key of `authority` signed `certificate`; both in DER.
+/// Returns whether the key of `authority` signed `certificate`; both in DER.
 pub fn is_signed_by(certificate: &[u8], authority: &[u8]) -> bool {
     let (Ok(certificate), Ok(authority)) = (parse(certificate), parse(authority)) else { return false };
     certificate.issuer() == authority.subject()

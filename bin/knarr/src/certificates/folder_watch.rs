@@ -34,8 +34,8 @@ impl FolderWatch {
         Ok(Self { inotify, readiness })
     }
 
-    /// Returns after a file was written, renamed or deleted. It does not report which one: callers read the
-    /// folder again.
+    /// Waits until a file is written, renamed or deleted. Does not report which one: callers read the folder
+    /// again.
     pub async fn changed(&self) -> Result<()> {
         loop {
             let mut ready = self.readiness.readable().await.context("cannot watch files")?;
@@ -63,8 +63,8 @@ impl FolderWatch {
     }
 }
 
-/// Returns once changes have settled, because writers change several files and the caller's reaction may
-/// change some too. Waits forever if nothing is watched.
+/// Waits for a change, and until further changes have settled: writers change several files, and the caller's
+/// reaction may change some too. Waits forever if nothing is watched.
 pub async fn changed(watch: Option<&FolderWatch>, clock: &Arc<dyn Clock>) {
     let Some(watch) = watch else { return std::future::pending().await };
     if let Err(error) = watch.changed().await {

@@ -52,7 +52,7 @@ impl Entry {
         Self { name, file, facts, authority, origin: Origin::Own, der }
     }
 
-    /// Decides whether both are the same certificate.
+    /// Returns whether both are the same certificate.
     pub fn is_same(&self, other: &Self) -> bool {
         self.der == other.der
     }

@@ -85,7 +85,7 @@ pub fn request(pki: &Path, name: &str) -> Result<()> {
     write_private(&pki.join(name).with_extension(REQUESTED), b"")
 }
 
-/// Decides whether the renewal of the certificate of this name was requested.
+/// Returns whether the renewal of the certificate of this name was requested.
 pub fn is_requested(pki: &Path, name: &str) -> bool {
     pki.join(name).with_extension(REQUESTED).exists()
 }

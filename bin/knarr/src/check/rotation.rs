@@ -58,7 +58,7 @@ pub fn check(files: &Files) -> Vec<Finding> {
     findings
 }
 
-/// Decides whether a rotation is in progress that rewrites an authority's certificates (`pki/ca.crt`) and
+/// Returns whether a rotation is in progress that rewrites an authority's certificates (`pki/ca.crt`) and
 /// key.
 pub fn goes_on_with(files: &Files, certificates: &str) -> bool {
     let Some(Ok(rotation)) = rotation(files) else { return false };

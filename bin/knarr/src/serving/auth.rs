@@ -95,7 +95,7 @@ impl Delegated {
     }
 }
 
-/// Decides whether a path is the allowed one, or below it if that ends in `/*`.
+/// Returns whether a path is the allowed one, or below it if that ends in `/*`.
 fn covers(allowed: &str, path: &str) -> bool {
     let (allowed, path) = (allowed.trim_start_matches('/'), path.trim_start_matches('/'));
     match allowed.strip_suffix('*') {

@@ -130,7 +130,7 @@ impl Reflector {
         self.observed.load(Ordering::Acquire)
     }
 
-    /// Whether the first list is complete.
+    /// Returns whether the first list is complete.
     pub fn has_synced(&self) -> bool {
         self.synced.load(Ordering::Acquire)
     }
@@ -333,8 +333,8 @@ pub fn spawn(
     });
 }
 
-/// Whether a watch cannot be resumed: the server no longer has the later events, does not know the resource any more,
-/// or sends an event that cannot be decoded and would be sent again.
+/// Returns whether a watch cannot be resumed: the server no longer has the later events, does not know the resource any
+/// more, or sends an event that cannot be decoded and would be sent again.
 fn cannot_resume(error: &Error) -> bool {
     match error {
         Error::Status(status) => status.is_expired() || matches!(status.code(), 404 | 410),
@@ -343,7 +343,7 @@ fn cannot_resume(error: &Error) -> bool {
     }
 }
 
-/// Whether the event is not newer than the version that the watch has reached.
+/// Returns whether the event is not newer than the version that the watch has reached.
 fn is_stale(event: &WatchEvent, reached: &str) -> bool {
     let version = match event {
         WatchEvent::Added(o) | WatchEvent::Modified(o) | WatchEvent::Deleted(o) => o.resource_version(),

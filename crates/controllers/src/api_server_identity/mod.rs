@@ -38,7 +38,7 @@ const CLEAR_RETRY: Duration = Duration::from_secs(10);
 /// How long a server that stops tries to delete its lease.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Reports whether the lease is an API server's.
+/// Returns whether the lease is an API server's.
 pub fn is_identity(lease: &Lease) -> bool {
     lease.namespace() == NAMESPACE
         && lease.metadata.labels.as_ref().and_then(|l| l.get(LABEL)).is_some_and(|value| value == API_SERVER)

@@ -44,7 +44,7 @@ fn is_ready(node: &Node) -> bool {
     conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
-/// Reports whether the node has the out-of-service taint.
+/// Returns whether the node has the out-of-service taint.
 pub fn is_out_of_service(node: &Node) -> bool {
     node.spec.iter().flat_map(|s| s.taints.iter().flatten()).any(|t| t.key == OUT_OF_SERVICE)
 }
@@ -72,7 +72,7 @@ pub fn volumes_attached(
     names
 }
 
-/// Reports whether the external attacher has attached the volume.
+/// Returns whether the external attacher has attached the volume.
 pub fn is_attached(attachment: &VolumeAttachment) -> bool {
     attachment.metadata.deletion_timestamp.is_none() && attachment.status.as_ref().is_some_and(|s| s.attached)
 }

@@ -30,7 +30,7 @@ impl Wanted {
         names::unique_name(&self.driver, &self.handle)
     }
 
-    /// Reports whether several nodes may attach the volume. A volume without access modes may be attached anywhere.
+    /// Returns whether several nodes may attach the volume. A volume without access modes may be attached anywhere.
     pub fn is_shareable(&self) -> bool {
         let modes = self.volume.spec.as_ref().and_then(|s| s.access_modes.as_deref()).unwrap_or_default();
         modes.is_empty() || modes.iter().any(|m| m == "ReadWriteMany" || m == "ReadOnlyMany")
@@ -44,7 +44,7 @@ pub trait Sources {
     fn driver(&self, name: &str) -> Option<Arc<CSIDriver>>;
 }
 
-/// Reports whether the kubelet leaves attaching to the controller.
+/// Returns whether the kubelet leaves attaching to the controller.
 pub fn is_managed(node: &Node) -> bool {
     annotation(node, MANAGED) == Some("true")
 }
@@ -53,13 +53,13 @@ fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     node.metadata.annotations.as_ref().and_then(|a| a.get(key)).map(String::as_str)
 }
 
-/// Reports whether the pod needs its volumes: a pod that has ended does not, unless the node's annotation says
+/// Returns whether the pod needs its volumes: a pod that has ended does not, unless the node's annotation says
 /// otherwise.
 fn needs_volumes(pod: &Pod, node: &Node) -> bool {
     annotation(node, KEEP_TERMINATED) == Some("true") || !is_terminated(pod)
 }
 
-/// Reports whether the pod still needs its volumes, whatever its node's annotation says.
+/// Returns whether the pod still needs its volumes, whatever its node's annotation says.
 pub fn may_use_volumes(pod: &Pod) -> bool {
     !is_terminated(pod)
 }

@@ -385,7 +385,7 @@ impl Controller {
     }
 }
 
-/// Reports whether this controller made the attachment: others have names of another form.
+/// Returns whether this controller made the attachment: others have names of another form.
 fn is_ours(attachment: &VolumeAttachment) -> bool {
     attachment.name().len() == 68 && attachment.name().starts_with("csi-")
 }

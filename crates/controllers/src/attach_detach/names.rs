@@ -17,7 +17,7 @@ pub fn attachment_name(driver: &str, handle: &str, node: &str) -> String {
     format!("csi-{hex}")
 }
 
-/// Reports whether a name in a node's status means the volume of this attachment.
+/// Returns whether a name in a node's status means the volume of this attachment.
 pub fn means(unique_name: &str, attachment: &str, node: &str) -> bool {
     let parts = unique_name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('^'));
     parts.is_some_and(|(driver, handle)| attachment_name(driver, handle, node) == attachment)

@@ -26,7 +26,7 @@ fn expiration(secret: &Secret) -> Option<Timestamp> {
     (!text.is_empty()).then(|| text.parse().unwrap_or(Timestamp::MIN))
 }
 
-/// Reports whether the text is six lowercase letters or digits.
+/// Returns whether the text is six lowercase letters or digits.
 fn is_token_id(id: &str) -> bool {
     id.len() == 6 && id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
 }

@@ -82,7 +82,7 @@ async fn run(cx: Arc<Context>) {
     queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
 }
 
-/// Reports whether the request is neither decided nor issued.
+/// Returns whether the request is neither decided nor issued.
 fn is_open(csr: &CertificateSigningRequest) -> bool {
     !signers::is_issued(csr) && !signers::has_condition(csr, APPROVED) && !signers::has_condition(csr, DENIED)
 }
@@ -142,7 +142,7 @@ fn verdict(
     }
 }
 
-/// Reports whether the requestor is the node itself or an administrator who sets it up.
+/// Returns whether the requestor is the node itself or an administrator who sets it up.
 fn may_ask_for_serving(csr: &CertificateSigningRequest, request: &CertificateRequest) -> bool {
     let in_group = |group: &str| csr.spec.groups.iter().flatten().any(|g| g == group);
     let by_itself = csr.spec.username.as_deref() == request.common_name() && in_group(signers::NODES_GROUP);

@@ -51,7 +51,7 @@ async fn run(cx: Arc<Context>) {
     queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
 }
 
-/// Reports whether the request is approved, and neither issued nor failed.
+/// Returns whether the request is approved, and neither issued nor failed.
 fn is_due(csr: &CertificateSigningRequest) -> bool {
     let has = |type_| signers::has_condition(csr, type_);
     has(APPROVED) && !has(DENIED) && !has(FAILED) && !signers::is_issued(csr)

@@ -102,7 +102,7 @@ async fn run(cx: Arc<Context>) {
     queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
-/// Reports whether a node's change may affect where daemon pods run.
+/// Returns whether a node's change may affect where daemon pods run.
 fn matters(event: &Event<Node>) -> bool {
     let Event::Updated { old, new } = event else { return true };
     let taints = |n: &Node| n.spec.as_ref().and_then(|s| s.taints.clone());

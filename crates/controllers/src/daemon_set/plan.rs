@@ -99,7 +99,7 @@ impl<'v> View<'v> {
         pod.metadata.labels.as_ref().and_then(|l| l.get(HASH_LABEL)).is_some_and(|h| h == self.hash)
     }
 
-    /// Reports whether the pod has the current template: by its hash, or by the template generation that controllers
+    /// Returns whether the pod has the current template: by its hash, or by the template generation that controllers
     /// with other revision hashes have recorded too.
     fn is_updated(&self, pod: &Pod) -> bool {
         let generation = self.set.metadata.annotations.as_ref().and_then(|a| a.get(GENERATION_ANNOTATION));
@@ -115,7 +115,7 @@ impl<'v> View<'v> {
         self.nodes.iter().filter(|n| fit(self.pod, n) == Fit::Run).count() as i32
     }
 
-    /// Reports whether the update strategy is RollingUpdate.
+    /// Returns whether the update strategy is RollingUpdate.
     pub fn is_rolling(&self) -> bool {
         let strategy = self.set.spec.update_strategy.as_ref();
         strategy.and_then(|s| s.type_.as_deref()).unwrap_or("RollingUpdate") == "RollingUpdate"

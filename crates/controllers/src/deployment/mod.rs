@@ -192,7 +192,7 @@ impl Controller {
         self.write_status(&deployment, &family, true).await
     }
 
-    /// Reports whether the informers still lack a write of the Deployment's status or of one of its sets.
+    /// Returns whether the informers still lack a write of the Deployment's status or of one of its sets.
     async fn is_pending(&self, key: &ObjectKey) -> bool {
         if self.own.is_pending(key, self.deployments.observed_version()) {
             return true;

@@ -30,13 +30,13 @@ pub fn available(set: &ReplicaSet) -> i32 {
     set.status.as_ref().and_then(|s| s.available_replicas).unwrap_or(0).min(replicas(set))
 }
 
-/// Reports whether the set's status was written for its current size. Until then it may count deleted pods: a set
+/// Returns whether the set's status was written for its current size. Until then it may count deleted pods: a set
 /// that was shrunk and enlarged again keeps its old status for a while.
 pub fn is_observed(set: &ReplicaSet) -> bool {
     set.status.as_ref().and_then(|s| s.observed_generation) >= set.metadata.generation
 }
 
-/// Reports whether the update strategy is RollingUpdate.
+/// Returns whether the update strategy is RollingUpdate.
 pub fn is_rolling(deployment: &Deployment) -> bool {
     let strategy = deployment.spec.strategy.as_ref();
     strategy.and_then(|s| s.type_.as_deref()).unwrap_or("RollingUpdate") == "RollingUpdate"
@@ -118,7 +118,7 @@ fn changes(sets: &[ReplicaSet], sizes: &[i32]) -> Vec<Resize> {
         .collect()
 }
 
-/// Reports whether the Deployment was scaled since its active sets were last sized.
+/// Returns whether the Deployment was scaled since its active sets were last sized.
 pub fn was_scaled(deployment: &Deployment, sets: &[ReplicaSet]) -> bool {
     let desired = |set: &ReplicaSet| number_annotation(&set.metadata, DESIRED_REPLICAS);
     sets.iter().filter(|s| replicas(s) > 0).any(|s| desired(s).is_some_and(|d| d != wanted(deployment)))
@@ -144,14 +144,14 @@ pub fn scale(deployment: &Deployment, sets: &[ReplicaSet], newest: Option<usize>
     if is_rolling(deployment) { in_proportion(deployment, sets, active) } else { Vec::new() }
 }
 
-/// Reports whether the set's annotations have the Deployment's current size, or it has no pods and none are needed. A
+/// Returns whether the set's annotations have the Deployment's current size, or it has no pods and none are needed. A
 /// controller that was stopped between two sets has left the old size on one, which would count as scaling forever.
 fn is_noted(deployment: &Deployment, set: &ReplicaSet) -> bool {
     let desired = number_annotation(&set.metadata, DESIRED_REPLICAS);
     replicas(set) == 0 || desired.is_none_or(|d| d == wanted(deployment))
 }
 
-/// Reports whether both size annotations for proportional scaling are current.
+/// Returns whether both size annotations for proportional scaling are current.
 fn is_annotated(deployment: &Deployment, set: &ReplicaSet) -> bool {
     let max = number_annotation(&set.metadata, MAX_REPLICAS);
     is_noted(deployment, set) && max == Some(wanted(deployment).saturating_add(limits(deployment).0))

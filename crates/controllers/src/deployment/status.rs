@@ -85,7 +85,7 @@ fn counts(
     status
 }
 
-/// Reports whether every pod belongs to the newest set and is available.
+/// Returns whether every pod belongs to the newest set and is available.
 pub fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
     let wanted = wanted(deployment);
     let is = |n: Option<i32>| n.unwrap_or(0) == wanted;

@@ -51,7 +51,7 @@ pub fn allocated(claim: &ResourceClaim) -> &[DeviceRequestAllocationResult] {
     allocation.and_then(|a| a.devices.as_ref()?.results.as_deref()).unwrap_or_default()
 }
 
-/// Reports whether the rule selects the device. A rule without a selector selects none.
+/// Returns whether the rule selects the device. A rule without a selector selects none.
 pub fn selects(rule: &DeviceTaintRule, driver: &str, pool: &str, device: &str) -> bool {
     let Some(selector) = &rule.spec.device_selector else { return false };
     let is = |wanted: &Option<String>, has: &str| wanted.as_deref().is_none_or(|w| w == has);

@@ -34,7 +34,7 @@ pub struct Outcome {
     pub wake: Option<Duration>,
 }
 
-/// Reports whether the scales of the pods' controllers are needed.
+/// Returns whether the scales of the pods' controllers are needed.
 pub fn needs_scale(budget: &PodDisruptionBudget) -> bool {
     let Some(spec) = &budget.spec else { return false };
     spec.max_unavailable.is_some() || matches!(spec.min_available, Some(IntOrString::String(_)))

@@ -69,7 +69,7 @@ impl Hinted {
     }
 }
 
-/// Reports whether a node's change can affect hints.
+/// Returns whether a node's change can affect hints.
 pub fn nodes_differ(old: &Node, new: &Node) -> bool {
     let zone = |node: &Node| node.metadata.labels.as_ref().and_then(|labels| labels.get(ZONE).cloned());
     is_ready(old) != is_ready(new) || zone(old) != zone(new)

@@ -39,7 +39,7 @@ pub enum NoHints {
     Zone,
 }
 
-/// Reports whether the Service requests topology hints.
+/// Returns whether the Service requests topology hints.
 pub fn is_asked_for(service: &Service) -> bool {
     let annotations = service.metadata.annotations.as_ref();
     let mode = ANNOTATIONS.iter().find_map(|key| annotations?.get(*key));
@@ -73,7 +73,7 @@ impl Shares {
         (zones.len() >= 2).then_some(Self(zones))
     }
 
-    /// Reports whether a zone has so few of these endpoints that each would be overloaded.
+    /// Returns whether a zone has so few of these endpoints that each would be overloaded.
     pub fn overload(&self, counts: &Counts) -> bool {
         let total: usize = counts.values().sum();
         let few = |(zone, share): (&String, &f64)| {

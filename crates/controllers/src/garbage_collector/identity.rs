@@ -57,7 +57,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Reports whether the reference names this object, its namespace aside.
+    /// Returns whether the reference names this object, its namespace aside.
     pub fn names(&self, identity: &Identity) -> bool {
         self.uid == identity.uid
             && self.name == identity.name
@@ -101,12 +101,12 @@ impl Meta {
         self.finalizers.iter().any(|f| f == finalizer)
     }
 
-    /// Reports whether the object is in foreground deletion.
+    /// Returns whether the object is in foreground deletion.
     pub fn deletes_dependents(&self) -> bool {
         self.being_deleted && self.has_finalizer(FOREGROUND)
     }
 
-    /// Reports whether the object is being deleted and its dependents are to be orphaned.
+    /// Returns whether the object is being deleted and its dependents are to be orphaned.
     pub fn orphans_dependents(&self) -> bool {
         self.being_deleted && self.has_finalizer(ORPHAN)
     }

@@ -13,7 +13,7 @@ use super::collector::{Collector, Names};
 use crate::context::Context;
 use crate::support::discovery::{Discovery, Served};
 
-/// Reports whether objects of the resource are in the graph. Events are not: they are many, have no owners and
+/// Returns whether objects of the resource are in the graph. Events are not: they are many, have no owners and
 /// expire.
 fn is_monitored(served: &Served) -> bool {
     let is_event =
@@ -21,7 +21,7 @@ fn is_monitored(served: &Served) -> bool {
     !is_event && ["delete", "list", "watch"].iter().all(|verb| served.supports(verb))
 }
 
-/// Reports whether changes of the resource's objects change which resources are served.
+/// Returns whether changes of the resource's objects change which resources are served.
 fn announces_resources(resource: &ResourceType) -> bool {
     matches!(
         (resource.group, resource.plural),

@@ -272,7 +272,7 @@ fn random_objects(random: &mut fastrand::Rng) -> (Vec<ConfigMap>, usize) {
     (objects, known)
 }
 
-/// Reports whether an owner keeps its dependent in this namespace alive.
+/// Returns whether an owner keeps its dependent in this namespace alive.
 fn keeps(owner: &Value, namespace: &Value) -> bool {
     let waits = |o: &Value| {
         let finalizers = o["metadata"]["finalizers"].as_array();

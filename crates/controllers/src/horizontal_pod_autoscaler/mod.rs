@@ -446,7 +446,7 @@ impl Controller {
     }
 }
 
-/// Reports whether some metric can be evaluated without pods.
+/// Returns whether some metric can be evaluated without pods.
 fn counts_without_pods(hpa: &HorizontalPodAutoscaler) -> bool {
     hpa.spec.metrics.iter().flatten().any(|m| matches!(m.type_.as_str(), "Object" | "External"))
 }

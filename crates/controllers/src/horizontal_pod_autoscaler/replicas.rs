@@ -90,7 +90,7 @@ fn group(scene: &Scene, metrics: &Metrics, resource: &str) -> Groups {
     groups
 }
 
-/// Reports whether a pod's CPU usage does not count yet.
+/// Returns whether a pod's CPU usage does not count yet.
 fn is_unready(pod: &Pod, metric: &PodMetric, settings: &AutoscalerSettings, now: Timestamp) -> bool {
     let Some(status) = &pod.status else { return true };
     let ready = status.conditions.iter().flatten().find(|c| c.type_ == "Ready");

@@ -55,7 +55,7 @@ fn holds(status: &JobStatus, type_: &str) -> bool {
     status.conditions.iter().flatten().any(|c| c.type_ == type_ && c.status == "True")
 }
 
-/// Reports whether the Job is Complete or Failed.
+/// Returns whether the Job is Complete or Failed.
 pub fn is_finished(job: &Job) -> bool {
     job.status.as_ref().is_some_and(|s| holds(s, COMPLETE) || holds(s, FAILED))
 }
@@ -207,7 +207,7 @@ impl<'p> Look<'p> {
         }
     }
 
-    /// Reports whether a pod has failed: its phase is Failed, or it is deleted before it ended.
+    /// Returns whether a pod has failed: its phase is Failed, or it is deleted before it ended.
     fn has_failed(&self, pod: &Pod) -> bool {
         match phase(pod) {
             "Failed" => true,
@@ -251,7 +251,7 @@ impl<'p> Look<'p> {
         }
     }
 
-    /// Reports whether the status lists the pod already.
+    /// Returns whether the status lists the pod already.
     fn is_noted(&self, pod: &Pod) -> bool {
         let uncounted = self.status.uncounted_terminated_pods.as_ref();
         let lists = uncounted.into_iter().flat_map(|u| [&u.succeeded, &u.failed]);
@@ -394,7 +394,7 @@ impl<'p> Look<'p> {
         done.then(|| (SUCCESS_CRITERIA_MET, "CompletionsReached".to_owned(), text.to_owned()))
     }
 
-    /// Reports whether container restarts, which count as failures with restartPolicy OnFailure, exceed the limit.
+    /// Returns whether container restarts, which count as failures with restartPolicy OnFailure, exceed the limit.
     fn restarts_exceed(&self, limit: i32) -> bool {
         let template = spec(self.job).and_then(|s| s.template.spec.as_ref());
         if template.and_then(|t| t.restart_policy.as_deref()) != Some("OnFailure") {

@@ -44,17 +44,17 @@ fn asked(candidate: &LeaseCandidate) -> Option<Timestamp> {
     candidate.spec.ping_time.as_ref().map(|t| t.0)
 }
 
-/// Reports whether `time` is less than `for_` ago.
+/// Returns whether `time` is less than `for_` ago.
 fn within(time: Timestamp, for_: SignedDuration, now: Timestamp) -> bool {
     time.checked_add(for_).is_ok_and(|end| end > now)
 }
 
-/// Reports whether the candidate has not renewed for too long.
+/// Returns whether the candidate has not renewed for too long.
 pub fn is_expired(candidate: &LeaseCandidate, now: Timestamp) -> bool {
     renewed(candidate).is_none_or(|at| at.checked_add(VALID).is_ok_and(|end| end < now))
 }
 
-/// Reports whether the candidate was pinged and has not answered since.
+/// Returns whether the candidate was pinged and has not answered since.
 pub fn owes_answer(candidate: &LeaseCandidate) -> bool {
     asked(candidate).is_some_and(|asked| renewed(candidate).is_none_or(|at| at < asked))
 }
@@ -93,7 +93,7 @@ fn strategy(candidates: &[Arc<LeaseCandidate>]) -> Option<String> {
     agreed.then_some(strategy)
 }
 
-/// Reports whether the lease has expired.
+/// Returns whether the lease has expired.
 pub fn is_over(lease: &LeaseSpec, now: Timestamp) -> bool {
     let end = lease.renew_time.as_ref().zip(lease.lease_duration_seconds);
     end.is_none_or(|(at, seconds)| !within(at.0, SignedDuration::from_secs(seconds.into()), now))
@@ -103,7 +103,7 @@ fn holder(lease: &LeaseSpec) -> Option<&str> {
     lease.holder_identity.as_deref().filter(|holder| !holder.is_empty())
 }
 
-/// Reports whether an election is due; `None` if the candidates' strategies conflict.
+/// Returns whether an election is due; `None` if the candidates' strategies conflict.
 fn is_due(lease: Option<&LeaseSpec>, candidates: &[Arc<LeaseCandidate>], now: Timestamp) -> Option<bool> {
     let Some(lease) = lease.filter(|lease| !is_over(lease, now) && holder(lease).is_some()) else {
         return Some(true);

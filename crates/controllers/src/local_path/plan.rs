@@ -162,7 +162,7 @@ pub fn volume(
     }
 }
 
-/// Reports whether this provisioner made the volume.
+/// Returns whether this provisioner made the volume.
 pub fn is_ours(volume: &PersistentVolume) -> bool {
     let annotations = volume.metadata.annotations.as_ref();
     annotations.and_then(|a| a.get(PROVISIONED_BY)).is_some_and(|by| by == PROVISIONER)

@@ -184,7 +184,7 @@ impl Controller {
         self.nodes.list().iter().for_each(|n| self.queue.add(n.name().to_owned()));
     }
 
-    /// Reports whether the grace period of the node's heartbeat has expired; otherwise requeues the node for when it
+    /// Returns whether the grace period of the node's heartbeat has expired; otherwise requeues the node for when it
     /// may.
     async fn is_silent(&self, node: &Node) -> Result<bool> {
         let clock = &self.cx.clock;

@@ -49,7 +49,7 @@ impl NoExecute {
         }
     }
 
-    /// Reports whether this starts evictions from a node that had no such taint so far.
+    /// Returns whether this starts evictions from a node that had no such taint so far.
     pub fn is_new(self, node: &Node) -> bool {
         matches!(self, Self::NotReady | Self::Unreachable) && !taints(node).iter().any(is_of_readiness)
     }
@@ -67,7 +67,7 @@ fn is_of_readiness(taint: &Taint) -> bool {
     taint.effect == NO_EXECUTE && matches!(taint.key.as_str(), NOT_READY | UNREACHABLE)
 }
 
-/// Reports whether this controller manages the taint.
+/// Returns whether this controller manages the taint.
 fn is_managed(taint: &Taint, no_execute: NoExecute) -> bool {
     match taint.effect.as_str() {
         NO_SCHEDULE => taint.key == UNSCHEDULABLE || BY_CONDITION.iter().any(|(_, _, key)| taint.key == *key),

@@ -13,13 +13,13 @@ use knarr_apimachinery::quantity::Quantity;
 use knarr_apimachinery::selector::Selector;
 
 const STORAGE: &str = "storage";
-/// Reports whether the claim names a class, the empty one included.
+/// Returns whether the claim names a class, the empty one included.
 pub fn has_class(claim: &PersistentVolumeClaim) -> bool {
     claim.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(CLASS_ANNOTATION))
         || claim.spec.as_ref().is_some_and(|s| s.storage_class_name.is_some())
 }
 
-/// Reports whether a volume's claimRef is this claim: by name, and by uid if the reference has one.
+/// Returns whether a volume's claimRef is this claim: by name, and by uid if the reference has one.
 pub fn refers(reference: &ObjectReference, claim: &PersistentVolumeClaim) -> bool {
     let same = |a: &Option<String>, b: &str| a.as_deref().unwrap_or("") == b;
     same(&reference.namespace, claim.namespace())
@@ -42,7 +42,7 @@ fn mode(mode: Option<&String>) -> &str {
     mode.map_or("Filesystem", String::as_str)
 }
 
-/// Reports whether the volume modes differ.
+/// Returns whether the volume modes differ.
 pub fn modes_differ(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let of_volume = volume.spec.as_ref().and_then(|s| s.volume_mode.as_ref());
     mode(of_volume) != mode(claim.spec.as_ref().and_then(|s| s.volume_mode.as_ref()))

@@ -17,7 +17,7 @@ pub fn driver_of(provisioner: &str) -> Option<&'static str> {
     DRIVERS.iter().find(|(old, _)| *old == provisioner).map(|(_, driver)| *driver)
 }
 
-/// Reports whether a provisioner was in-tree, so that no external provisioner serves it.
+/// Returns whether a provisioner was in-tree, so that no external provisioner serves it.
 pub fn is_of_kubernetes(provisioner: &str) -> bool {
     provisioner.starts_with("kubernetes.io/")
 }

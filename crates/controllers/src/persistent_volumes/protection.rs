@@ -83,7 +83,7 @@ pub(super) fn claims_of(pod: &Pod) -> Vec<String> {
     names.map(|(name, _)| format!("{}/{name}", pod.namespace())).collect()
 }
 
-/// Reports whether the pod uses the claim. An ephemeral volume's claim counts only if this pod owns it, and only if
+/// Returns whether the pod uses the claim. An ephemeral volume's claim counts only if this pod owns it, and only if
 /// `own`.
 fn uses(pod: &Pod, claim: &PersistentVolumeClaim, own: bool) -> bool {
     let is_of_pod = || controller_of(&claim.metadata).is_some_and(|owner| owner.uid == pod.uid());
@@ -94,7 +94,7 @@ fn uses(pod: &Pod, claim: &PersistentVolumeClaim, own: bool) -> bool {
     })
 }
 
-/// Reports whether the pod keeps a deleted claim: only a pod that is bound to a node does, because no other can be
+/// Returns whether the pod keeps a deleted claim: only a pod that is bound to a node does, because no other can be
 /// started with the claim. A pod whose grace period is over does not keep the claims of its ephemeral volumes, because
 /// its removal may wait for their deletion.
 fn keeps(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
@@ -104,7 +104,7 @@ fn keeps(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     has_node && uses(pod, claim, !is_shut_down)
 }
 
-/// Reports whether the pod counts as a user for the condition `Unused`.
+/// Returns whether the pod counts as a user for the condition `Unused`.
 fn counts(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     !pod_state::has_ended(pod) && uses(pod, claim, true)
 }

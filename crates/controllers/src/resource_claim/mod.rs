@@ -133,7 +133,7 @@ fn enqueue(queue: &WorkQueue<Key>, pod: &Pod, gone: bool) {
     }
 }
 
-/// Reports whether a request of the claim has admin access, which ignores allocations to others.
+/// Returns whether a request of the claim has admin access, which ignores allocations to others.
 fn has_admin_access(claim: &ResourceClaim) -> bool {
     let devices = claim.spec.as_ref().and_then(|s| s.devices.as_ref());
     let requests = devices.into_iter().flat_map(|d| d.requests.iter().flatten());

@@ -28,7 +28,7 @@ fn extended(pod: &Pod) -> Option<&str> {
     Some(&status.resource_claim_name)
 }
 
-/// Reports whether the pod uses claims.
+/// Returns whether the pod uses claims.
 pub fn has_claims(pod: &Pod) -> bool {
     !claims(pod).is_empty() || extended(pod).is_some()
 }
@@ -68,7 +68,7 @@ pub fn template_names(pod: &Pod) -> impl Iterator<Item = &str> {
     claims(pod).iter().filter_map(|claim| claim.resource_claim_template_name.as_deref())
 }
 
-/// Reports whether the pod has ended or will never be started.
+/// Returns whether the pod has ended or will never be started.
 pub fn is_done(pod: &Pod) -> bool {
     has_ended(pod) || pod.metadata.deletion_timestamp.is_some() && !has_node(pod)
 }
@@ -192,7 +192,7 @@ impl Work {
         Ok(Some(created.name().to_owned()))
     }
 
-    /// Reports whether the claim named in the pod's status exists and belongs to the pod.
+    /// Returns whether the claim named in the pod's status exists and belongs to the pod.
     async fn is_there(&self, pod: &Pod, claim: &PodResourceClaim, name: &str) -> Result<bool> {
         if let Some(found) = self.claims.get(pod.namespace(), name) {
             return Ok(foreign(pod, &found).is_none());

@@ -71,7 +71,7 @@ impl Work {
         self.cx.client.update(&claim).await.map(drop)
     }
 
-    /// Reports whether the consumer still needs the claim. Consumers that are not pods always do.
+    /// Returns whether the consumer still needs the claim. Consumers that are not pods always do.
     async fn needs(&self, claim: &ResourceClaim, consumer: &ResourceClaimConsumerReference) -> Result<bool> {
         let of_core = consumer.api_group.as_deref().unwrap_or_default().is_empty();
         if !of_core || consumer.resource != "pods" {

@@ -71,7 +71,7 @@ async fn run(cx: Arc<Context>) {
     queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
-/// Reports whether a change may reduce the usage, or alter it in a way that admission does not charge.
+/// Returns whether a change may reduce the usage, or alter it in a way that admission does not charge.
 fn matters(evaluator: &Evaluator, change: &Change, now: Timestamp) -> bool {
     match change {
         Change::Added(_) => false,
@@ -112,7 +112,7 @@ fn new_status(
     }
 }
 
-/// Reports whether an amount changes that the quota had before.
+/// Returns whether an amount changes that the quota had before.
 fn alters(before: &ResourceQuotaStatus, after: &ResourceQuotaStatus) -> bool {
     let after = after.used.as_ref();
     let known = before.used.iter().flatten();

@@ -51,7 +51,7 @@ pub fn owners(
     (after != before).then_some(after)
 }
 
-/// Reports whether the claim will be deleted with an earlier pod of this ordinal, because scaling down deletes
+/// Returns whether the claim will be deleted with an earlier pod of this ordinal, because scaling down deletes
 /// claims. A new pod must wait until the claim is gone.
 pub fn goes_with_another(
     set: &StatefulSet,
@@ -65,7 +65,7 @@ pub fn goes_with_another(
     deletes && owners.any(|r| is_own_pod(set, ordinal, r) && pod.is_none_or(|p| p.uid() != r.uid))
 }
 
-/// Reports whether a claim of this name belongs to the set.
+/// Returns whether a claim of this name belongs to the set.
 pub fn is_of(set: &StatefulSet, name: &str) -> bool {
     let templates = set.spec.volume_claim_templates.iter().flatten();
     templates.filter_map(|t| t.metadata.name.as_deref()).any(|template| {
@@ -75,7 +75,7 @@ pub fn is_of(set: &StatefulSet, name: &str) -> bool {
     })
 }
 
-/// Reports whether the reference names a pod of this ordinal.
+/// Returns whether the reference names a pod of this ordinal.
 fn is_own_pod(set: &StatefulSet, ordinal: i32, reference: &OwnerReference) -> bool {
     reference.kind == "Pod" && reference.name == super::identity::pod_name(set, ordinal)
 }

@@ -22,7 +22,7 @@ pub fn wanted(set: &StatefulSet) -> i32 {
     set.spec.replicas.unwrap_or(1)
 }
 
-/// Reports whether the spec requires a pod with this ordinal.
+/// Returns whether the spec requires a pod with this ordinal.
 pub fn in_range(set: &StatefulSet, ordinal: i32) -> bool {
     ordinal >= start(set) && ordinal < start(set).saturating_add(wanted(set))
 }
@@ -111,7 +111,7 @@ pub fn new_pod(set: &StatefulSet, template: &PodTemplateSpec, revision: &str, or
     pod
 }
 
-/// Reports whether name, labels and claims of the set's pod are those of its ordinal.
+/// Returns whether name, labels and claims of the set's pod are those of its ordinal.
 pub fn is_identified(set: &StatefulSet, pod: &Pod, ordinal: i32) -> bool {
     let mut right = pod.clone();
     identify(set, &mut right, ordinal);

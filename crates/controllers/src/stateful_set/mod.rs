@@ -190,7 +190,7 @@ impl Controller {
         Ok(true)
     }
 
-    /// Reports whether a claim of this ordinal is deleted with an earlier pod.
+    /// Returns whether a claim of this ordinal is deleted with an earlier pod.
     fn goes_with_former_pod(&self, set: &StatefulSet, ordinal: i32) -> bool {
         identity::claims(set, ordinal).iter().any(|claim| {
             let known = self.claims.lister().get(claim.namespace(), claim.name());

@@ -62,12 +62,12 @@ fn is_running_and_ready(pod: &Pod) -> bool {
     phase(pod) == "Running" && is_ready(pod)
 }
 
-/// Reports whether the pod management policy is Parallel.
+/// Returns whether the pod management policy is Parallel.
 pub fn is_parallel(set: &StatefulSet) -> bool {
     set.spec.pod_management_policy.as_deref() == Some("Parallel")
 }
 
-/// Reports whether the update strategy is RollingUpdate.
+/// Returns whether the update strategy is RollingUpdate.
 pub fn is_rolling(set: &StatefulSet) -> bool {
     let strategy = set.spec.update_strategy.as_ref();
     strategy.and_then(|s| s.type_.as_deref()).unwrap_or("RollingUpdate") == "RollingUpdate"
@@ -99,7 +99,7 @@ impl<'v> View<'v> {
         is_running_and_ready(pod) && is_available(pod, seconds, self.now)
     }
 
-    /// Reports whether the pod is available and not terminating.
+    /// Returns whether the pod is available and not terminating.
     fn is_healthy(&self, pod: &Pod) -> bool {
         self.is_available(pod) && !is_terminating(pod)
     }
@@ -169,7 +169,7 @@ impl<'v> View<'v> {
         true
     }
 
-    /// Reports whether a missing pod is created from the previous revision.
+    /// Returns whether a missing pod is created from the previous revision.
     fn needs_current(&self, ordinal: i32) -> bool {
         let offset = ordinal - start(self.set);
         let strategy = self.set.spec.update_strategy.as_ref();

@@ -134,7 +134,7 @@ async fn run(cx: Arc<Context>) {
     queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
 }
 
-/// Reports whether a retry may succeed.
+/// Returns whether a retry may succeed.
 fn is_transient(error: &Error) -> bool {
     error.status().is_none_or(|status| matches!(status.code(), 429 | 500 | 503 | 504))
 }

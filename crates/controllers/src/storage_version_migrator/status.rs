@@ -13,12 +13,12 @@ fn conditions(migration: &StorageVersionMigration) -> &[Condition] {
     migration.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default()
 }
 
-/// Reports whether the migration has this condition with status True.
+/// Returns whether the migration has this condition with status True.
 pub fn is(migration: &StorageVersionMigration, state: &str) -> bool {
     conditions(migration).iter().any(|c| c.type_ == state && c.status == "True")
 }
 
-/// Reports whether the migration has succeeded or failed.
+/// Returns whether the migration has succeeded or failed.
 pub fn is_over(migration: &StorageVersionMigration) -> bool {
     is(migration, SUCCEEDED) || is(migration, FAILED)
 }

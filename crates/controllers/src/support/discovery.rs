@@ -155,7 +155,7 @@ impl Discovery {
         all.find(|r| (r.group, r.version, r.kind) == (group, version, kind))
     }
 
-    /// Reports whether the resource's group version could not be read, so that it may or may not exist.
+    /// Returns whether the resource's group version could not be read, so that it may or may not exist.
     pub fn is_unknown(&self, resource: &ResourceType) -> bool {
         self.failed.contains_key(&resource.api_version())
     }

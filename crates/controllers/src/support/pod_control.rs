@@ -78,7 +78,7 @@ impl PodControl {
         self.pods.add_handler(move |event| pod_changed(&queue, &owners, selector_of, event));
     }
 
-    /// Reports whether the informer still lacks a write made for this key; until then the caller must not count pods.
+    /// Returns whether the informer still lacks a write made for this key; until then the caller must not count pods.
     pub async fn is_pending(&self, key: &ObjectKey) -> bool {
         if self.written.is_doubtful(key) && self.settle(key).await.is_err() {
             return true;
@@ -293,7 +293,7 @@ impl PodControl {
         outcome
     }
 
-    /// Reports whether this pod no longer exists, even if another pod has its name.
+    /// Returns whether this pod no longer exists, even if another pod has its name.
     pub async fn is_gone(&self, pod: &Pod) -> bool {
         match self.cx.client.get::<Pod>(pod.namespace(), pod.name()).await {
             Ok(live) => live.uid() != pod.uid(),

@@ -10,17 +10,17 @@ fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("")
 }
 
-/// Reports whether the pod has not ended and is not being deleted.
+/// Returns whether the pod has not ended and is not being deleted.
 pub fn is_active(pod: &Pod) -> bool {
     !has_ended(pod) && pod.metadata.deletion_timestamp.is_none()
 }
 
-/// Reports whether the pod's phase is Succeeded or Failed.
+/// Returns whether the pod's phase is Succeeded or Failed.
 pub fn has_ended(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
 
-/// Reports whether the pod is being deleted but has not ended.
+/// Returns whether the pod is being deleted but has not ended.
 pub fn is_terminating(pod: &Pod) -> bool {
     !has_ended(pod) && pod.metadata.deletion_timestamp.is_some()
 }
@@ -37,7 +37,7 @@ fn ready_since(pod: &Pod) -> Option<Timestamp> {
     condition(pod, "Ready").filter(|c| c.status == "True")?.last_transition_time.as_ref().map(|t| t.0)
 }
 
-/// Reports whether the pod has been ready for at least `min_ready_seconds`.
+/// Returns whether the pod has been ready for at least `min_ready_seconds`.
 pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     available_in(pod, min_ready_seconds, now) == Some(Duration::ZERO)
 }

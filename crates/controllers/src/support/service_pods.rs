@@ -18,7 +18,7 @@ pub fn selector_of(service: &Service) -> Option<Selector> {
     spec.selector.as_ref().filter(|s| !s.is_empty()).map(Selector::from_labels)
 }
 
-/// Reports whether the Service publishes addresses of pods that are not ready.
+/// Returns whether the Service publishes addresses of pods that are not ready.
 pub fn publishes_not_ready(service: &Service) -> bool {
     service.spec.as_ref().and_then(|s| s.publish_not_ready_addresses).unwrap_or(false)
 }
@@ -99,7 +99,7 @@ pub fn by_ports<'p>(service: &Service, pods: &'p [std::sync::Arc<Pod>]) -> BTree
     groups
 }
 
-/// Reports whether a pod's change can affect endpoints.
+/// Returns whether a pod's change can affect endpoints.
 pub fn endpoints_differ(old: &Pod, new: &Pod) -> bool {
     pod_ip(old) != pod_ip(new)
         || node_of(old) != node_of(new)

@@ -21,7 +21,7 @@ const UNKNOWN: u64 = u64::MAX;
 #[derive(Default)]
 pub struct Written(Mutex<HashMap<ObjectKey, u64>>);
 
-/// Reports whether a write that ended with this error may have been carried out.
+/// Returns whether a write that ended with this error may have been carried out.
 pub fn may_be_done(error: &Error) -> bool {
     error.status().is_none_or(|status| status.code() >= 500)
 }
@@ -41,7 +41,7 @@ impl Written {
         self.lock().insert(key.clone(), UNKNOWN);
     }
 
-    /// Reports whether a write for this key has an unknown result.
+    /// Returns whether a write for this key has an unknown result.
     pub fn is_doubtful(&self, key: &ObjectKey) -> bool {
         self.lock().get(key) == Some(&UNKNOWN)
     }
@@ -51,7 +51,7 @@ impl Written {
         self.lock().insert(key.clone(), version);
     }
 
-    /// Reports whether the informer, which has reached `observed`, still lacks a write for this key.
+    /// Returns whether the informer, which has reached `observed`, still lacks a write for this key.
     pub fn is_pending(&self, key: &ObjectKey, observed: u64) -> bool {
         let mut map = self.lock();
         match map.get(key) {
@@ -85,7 +85,7 @@ impl Deleted {
         self.lock().entry(key.clone()).or_default().insert((pod, uid.to_owned()));
     }
 
-    /// Reports whether the informer still shows one of the pods; `is_alive` answers that for a name and uid.
+    /// Returns whether the informer still shows one of the pods; `is_alive` answers that for a name and uid.
     pub fn is_pending(&self, key: &ObjectKey, is_alive: impl Fn(&ObjectKey, &str) -> bool) -> bool {
         let mut map = self.lock();
         let Some(pods) = map.get_mut(key) else { return false };

@@ -87,7 +87,7 @@ impl Allocated {
         allocated
     }
 
-    /// Whether the pod's spec has other resources than these.
+    /// Returns whether the pod's spec has other resources than these.
     pub fn differs(&self, pod: &Pod) -> bool {
         let mut containers = pod::init_containers(pod).iter().chain(&pod::spec(pod).containers);
         let other = |c: &Container| {
@@ -112,7 +112,7 @@ impl Allocated {
     }
 }
 
-/// Whether both have the same amounts, in whatever units.
+/// Returns whether both have the same amounts, in whatever units.
 fn same(a: Option<&ResourceRequirements>, b: Option<&ResourceRequirements>) -> bool {
     let of = |r: Option<&ResourceRequirements>| -> (Amounts, Amounts) {
         (amounts(r.and_then(|r| r.requests.as_ref())), amounts(r.and_then(|r| r.limits.as_ref())))

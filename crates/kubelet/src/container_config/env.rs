@@ -186,7 +186,7 @@ fn value_from(
     Ok(Some(String::new()))
 }
 
-/// Whether the pod gets variables for the services of its namespace.
+/// Returns whether the pod gets variables for the services of its namespace.
 pub fn wants_links(pod: &Pod) -> bool {
     pod::spec(pod).enable_service_links != Some(false)
 }

@@ -59,7 +59,7 @@ pub fn mounts(
     Ok(mounts)
 }
 
-/// Whether a mount is recursively read-only, given whether the runtime supports that (`can`).
+/// Returns whether a mount is recursively read-only, given whether the runtime supports that (`can`).
 ///
 /// Source: `resolveRecursiveReadOnly` of `k8s.io/kubernetes/pkg/kubelet/kubelet_pods.go`.
 pub fn recursive_read_only(mount: &VolumeMount, can: bool) -> Result<bool, String> {
@@ -151,7 +151,8 @@ fn write_hosts(path: &Path, pod: &Pod, pod_ips: &[String], cluster_domain: &str)
     file.write_all(content.as_bytes())
 }
 
-/// Whether the file has this content. Containers may have made the file very long, so no more is read than needed.
+/// Returns whether the file has this content. Containers may have made the file very long, so no more is read than
+/// needed.
 fn holds(now: impl Read, content: &str) -> bool {
     let mut found = Vec::with_capacity(content.len() + 1);
     now.take(content.len() as u64 + 1).read_to_end(&mut found).is_ok() && found == content.as_bytes()

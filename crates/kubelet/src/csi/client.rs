@@ -17,7 +17,7 @@ use super::messages::{
 /// The time limit of one call.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Whether the driver has certainly stopped working on the failed call.
+/// Returns whether the driver has certainly stopped working on the failed call.
 pub fn is_final(error: &CallError) -> bool {
     !matches!(
         error.code(),

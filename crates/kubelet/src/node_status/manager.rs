@@ -307,7 +307,8 @@ impl NodeStatusManager {
         result
     }
 
-    /// Whether the node was deleted: the informer has seen all writes of this kubelet, and does not have the node.
+    /// Returns whether the node was deleted: the informer has seen all writes of this kubelet, and does not have the
+    /// node.
     fn is_deleted(&self) -> bool {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let written = last.as_ref().map_or(0, |node| version(node));

@@ -186,7 +186,7 @@ pub fn images(all: &[Image]) -> Vec<ContainerImage> {
     listed.collect()
 }
 
-/// Whether the statuses differ in anything but heartbeat times.
+/// Returns whether the statuses differ in anything but heartbeat times.
 pub fn has_changed(old: &NodeStatus, new: &NodeStatus) -> bool {
     without_heartbeats(old) != without_heartbeats(new)
 }

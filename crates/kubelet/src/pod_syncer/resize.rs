@@ -24,8 +24,8 @@ use crate::resize_policy::to_replace;
 use crate::resources::{container_resources, pod_resources};
 use crate::runtime::{ContainerState, ContainerStatus, PodRuntimeStatus, Resources};
 
-/// Whether the applied limits of a container differ from the wanted ones. Memory requests are not compared, as no
-/// cgroup holds them.
+/// Returns whether the applied limits of a container differ from the wanted ones. Memory requests are not compared, as
+/// no cgroup holds them.
 fn differ(applied: Option<&Resources>, wanted: &Resources) -> bool {
     applied.is_none_or(|applied| {
         applied.cpu_shares != wanted.cpu_shares

@@ -110,7 +110,7 @@ impl Mailbox {
     }
 }
 
-/// Whether a version differs in more than the status that this kubelet wrote itself.
+/// Returns whether a version differs in more than the status that this kubelet wrote itself.
 fn differs(old: &Pod, new: &Pod) -> bool {
     let others = |pod: &Pod| -> Vec<PodCondition> {
         let all = pod::status(pod).conditions.iter().flatten();

@@ -133,7 +133,7 @@ impl PodWorkers {
         self.lock().len()
     }
 
-    /// Whether no pod has a worker.
+    /// Returns whether no pod has a worker.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

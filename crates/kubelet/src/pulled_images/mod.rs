@@ -70,7 +70,7 @@ impl PulledImages {
         Ok(())
     }
 
-    /// Whether `settle` should be called, because of the number of abandoned pulls.
+    /// Returns whether `settle` should be called, because of the number of abandoned pulls.
     pub fn crowded(&self) -> bool {
         self.lock().values().filter(|intent| intent.pulls == 0).count() > MAX_IDLE_INTENTS
     }
@@ -141,7 +141,7 @@ impl PulledImages {
         Ok(Access::of(recorded))
     }
 
-    /// Whether a pull that is not recorded yet may have brought the image.
+    /// Returns whether a pull that is not recorded yet may have brought the image.
     fn pulling(
         &self,
         intents: &BTreeMap<String, Intent>,

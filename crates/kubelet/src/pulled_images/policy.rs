@@ -128,7 +128,7 @@ impl VerificationPolicy {
         self.allowlist.iter().map(text).collect()
     }
 
-    /// Whether credentials are verified. `repository` is `host/path`; `pulled`: this kubelet pulled the image
+    /// Returns whether credentials are verified. `repository` is `host/path`; `pulled`: this kubelet pulled the image
     /// under that name.
     pub fn verifies(&self, repository: &str, pulled: bool) -> bool {
         match self.name {

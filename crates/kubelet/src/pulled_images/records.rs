@@ -91,7 +91,7 @@ impl Records {
         write(&self.pulling, &file_name(image), "ImagePullIntent", &intent)
     }
 
-    /// Whether an intent exists, readable or not.
+    /// Returns whether an intent exists, readable or not.
     pub fn has_intent(&self, image: &str) -> Result<bool, RecordError> {
         let path = self.pulling.join(file_name(image));
         path.try_exists().map_err(file_error("look for", &path))

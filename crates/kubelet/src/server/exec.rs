@@ -107,7 +107,7 @@ impl Order {
         }
     }
 
-    /// Whether the process is killed when its client disconnects: a command is, a container is not.
+    /// Returns whether the process is killed when its client disconnects: a command is, a container is not.
     fn ends_with_client(&self) -> bool {
         matches!(self, Self::Exec(_))
     }

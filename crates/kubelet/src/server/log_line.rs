@@ -55,7 +55,7 @@ impl Formatter {
         }
     }
 
-    /// Whether the byte limit is reached.
+    /// Returns whether the byte limit is reached.
     pub fn is_full(&self) -> bool {
         self.left == Some(0)
     }

@@ -137,7 +137,7 @@ pub fn query(text: &str) -> Vec<(String, String)> {
     decoded.collect()
 }
 
-/// Whether a parameter is set to a true value.
+/// Returns whether a parameter is set to a true value.
 pub fn flag(query: &[(String, String)], name: &str) -> bool {
     query
         .iter()

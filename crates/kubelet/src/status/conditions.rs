@@ -13,7 +13,7 @@ use crate::runtime::PodRuntimeStatus;
 pub const OWNED: [&str; 5] =
     ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
 
-/// Whether the kubelet alone writes conditions of this type. Those of a resize are present only during one.
+/// Returns whether the kubelet alone writes conditions of this type. Those of a resize are present only during one.
 pub fn is_ours(type_: &str) -> bool {
     OWNED.contains(&type_) || allocation::TYPES.contains(&type_)
 }

@@ -314,7 +314,7 @@ pub fn end_all(pod: &Pod, main: &mut [ApiStatus], init: &mut [ApiStatus]) {
     }
 }
 
-/// Whether the last init container has succeeded, or has started if it is a sidecar.
+/// Returns whether the last init container has succeeded, or has started if it is a sidecar.
 fn init_is_done(pod: &Pod, init: &[ApiStatus]) -> bool {
     let Some(last) = pod::init_containers(pod).last() else { return true };
     let Some(status) = init.iter().find(|s| s.name == last.name) else { return false };

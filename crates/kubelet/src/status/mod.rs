@@ -69,7 +69,7 @@ impl Input<'_> {
 pub const DEADLINE_EXCEEDED: (&str, &str) =
     ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline");
 
-/// When the pod's `activeDeadlineSeconds` are over.
+/// Returns when the pod's `activeDeadlineSeconds` are over.
 pub fn deadline(pod: &Pod, old: &PodStatus) -> Option<Timestamp> {
     let seconds = pod::spec(pod).active_deadline_seconds?;
     let start = old.start_time.as_ref()?.0;

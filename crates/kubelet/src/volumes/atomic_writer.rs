@@ -57,7 +57,7 @@ pub fn write(
     Ok(changed)
 }
 
-/// Whether the folder has exactly these files with this content and mode, except for bits that fsGroup added.
+/// Returns whether the folder has exactly these files with this content and mode, except for bits that fsGroup added.
 /// Returns false without reading on at the first file or folder that is not expected.
 fn holds(data: &Folder, payload: &Payload) -> io::Result<bool> {
     let folders: BTreeSet<&str> = payload.keys().flat_map(|path| folders_of(path)).collect();

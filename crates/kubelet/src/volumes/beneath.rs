@@ -136,7 +136,7 @@ impl Folder {
         Ok(unlinkat(&self.fd, name.as_ref(), UnlinkatFlags::NoRemoveDir)?)
     }
 
-    /// Whether a name resolves, through links or not, to something beneath this folder.
+    /// Returns whether a name resolves, through links or not, to something beneath this folder.
     pub fn leads_inside(&self, name: impl AsRef<Path>) -> bool {
         self.open_with(name.as_ref(), OFlag::O_PATH, 0, ResolveFlag::RESOLVE_NO_MAGICLINKS).is_ok()
     }

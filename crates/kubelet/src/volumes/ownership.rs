@@ -30,7 +30,7 @@ fn new_mode(mode: u32, is_dir: bool, read_only: bool) -> u32 {
     mode | mask | if is_dir { SETGID | TRAVERSE } else { 0 }
 }
 
-/// Whether the root of a volume has the group and mode that [`set_ownership`] sets.
+/// Returns whether the root of a volume has the group and mode that [`set_ownership`] sets.
 fn root_matches(mode: u32, gid: u32, is_dir: bool, group: u32, read_only: bool) -> bool {
     let wanted = if read_only { READ_ONLY } else { READ_WRITE } | TRAVERSE | SETGID;
     is_dir && gid == group && mode & wanted == wanted
@@ -151,7 +151,7 @@ fn kind(stat: &FileStat) -> u32 {
     stat.st_mode & libc::S_IFMT
 }
 
-/// Whether a listed file was removed since, or replaced by something else.
+/// Returns whether a listed file was removed since, or replaced by something else.
 fn has_gone(error: nix::Error) -> bool {
     matches!(error, nix::Error::ENOENT | nix::Error::ENOTDIR | nix::Error::ELOOP | nix::Error::EXDEV)
 }

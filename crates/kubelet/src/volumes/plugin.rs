@@ -20,7 +20,7 @@ pub trait VolumePlugin: Send + Sync {
 
     fn supports(&self, volume: &Volume) -> bool;
 
-    /// Whether the content comes from the API, and is refreshed while the pod runs.
+    /// Returns whether the content comes from the API, and is refreshed while the pod runs.
     fn refreshes(&self) -> bool {
         false
     }
@@ -72,7 +72,7 @@ impl SetUp<'_> {
         u32::try_from(context.fs_group?).ok()
     }
 
-    /// Whether the pod has `fsGroupChangePolicy: OnRootMismatch`.
+    /// Returns whether the pod has `fsGroupChangePolicy: OnRootMismatch`.
     pub fn change_on_root_mismatch(&self) -> bool {
         let context = self.pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
         context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch")

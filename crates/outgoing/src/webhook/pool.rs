@@ -92,7 +92,7 @@ impl Pool {
         idle.pop().map(|(connection, _)| connection)
     }
 
-    /// Returns a connection to the pool after its response was read completely.
+    /// Puts a connection back into the pool after its response was read completely.
     pub fn keep(
         &self,
         target: &Target,

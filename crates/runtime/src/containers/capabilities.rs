@@ -91,7 +91,7 @@ pub fn names(mask: u64) -> impl Iterator<Item = &'static str> {
     NAMES.iter().enumerate().filter(move |(number, _)| mask & (1 << number) != 0).map(|(_, name)| *name)
 }
 
-/// Decides whether `mask` contains the named capability.
+/// Returns whether `mask` contains the named capability.
 pub fn holds(mask: u64, name: &str) -> bool {
     bit(name).is_some_and(|bit| mask & bit != 0)
 }

@@ -253,7 +253,7 @@ impl ResolvedDevice {
     }
 }
 
-/// Decides whether an id is safe as a file name and as a cgroup name.
+/// Returns whether an id is safe as a file name and as a cgroup name.
 pub(super) fn valid_id(id: &str) -> bool {
     (1..=128).contains(&id.len())
         && id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))

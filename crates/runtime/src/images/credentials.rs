@@ -172,7 +172,7 @@ fn key(location: &str) -> String {
     if path.len() > 1 { format!("{host}{path}") } else { host.to_owned() }
 }
 
-/// Decides whether `glob` (`host[:port][/path]`) covers `target`: the ports are equal, the host labels match
+/// Returns whether `glob` (`host[:port][/path]`) covers `target`: the ports are equal, the host labels match
 /// one by one, and the path is a prefix.
 fn matches(glob: &str, target: &str) -> bool {
     let split = |text: &str| -> (String, String, String) {

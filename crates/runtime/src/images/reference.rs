@@ -223,7 +223,7 @@ fn check_path(name: &str, path: &str) -> Result<(), ReferenceError> {
     Err(ReferenceError::Path(name.chars().take(MAX_NAME).collect()))
 }
 
-/// Decides whether the component consists of lower-case alphanumeric runs joined by one dot, one or two
+/// Returns whether the component consists of lower-case alphanumeric runs joined by one dot, one or two
 /// underscores, or any number of dashes.
 fn is_path_component(component: &str) -> bool {
     let mut rest = component.as_bytes();

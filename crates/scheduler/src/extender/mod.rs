@@ -82,7 +82,7 @@ impl Extenders {
         made.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether any extender takes part in scheduling the pod.
+    /// Returns whether any extender takes part in scheduling the pod.
     pub fn decide_on(&self, pod: &PodInfo) -> bool {
         let asked = |e: &&Extender| {
             let c = &e.config;

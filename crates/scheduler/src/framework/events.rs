@@ -78,7 +78,7 @@ impl Action {
         NAMES.iter().find(|(action, _)| *action == self).map_or("", |(_, name)| name)
     }
 
-    /// Whether the sets have a kind of change in common.
+    /// Returns whether the sets have a kind of change in common.
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
@@ -124,7 +124,7 @@ impl ClusterEvent {
         format!("{resource}{}", self.actions.label()).into()
     }
 
-    /// Whether this interest includes the event `happened`.
+    /// Returns whether this interest includes the event `happened`.
     pub fn covers(self, happened: Self) -> bool {
         self.resource == happened.resource && self.actions.intersects(happened.actions)
     }

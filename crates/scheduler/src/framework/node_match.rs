@@ -69,7 +69,7 @@ impl Term {
         Self { labels: labels.iter().map(equals).collect(), fields: Vec::new() }
     }
 
-    /// Whether the node matches all requirements of the term.
+    /// Returns whether the node matches all requirements of the term.
     pub fn matches(&self, node: &NodeView) -> bool {
         let field = |key: &str| (key == "metadata.name").then(|| node.row.name());
         !(self.labels.is_empty() && self.fields.is_empty())
@@ -95,12 +95,12 @@ impl NodeMatcher {
         Self { selector: None, terms: Some(compile_terms(cluster, selector)) }
     }
 
-    /// Whether every node matches.
+    /// Returns whether every node matches.
     pub fn is_everything(&self) -> bool {
         self.selector.is_none() && self.terms.is_none()
     }
 
-    /// Whether the node matches the selector and one of the terms.
+    /// Returns whether the node matches the selector and one of the terms.
     pub fn matches(&self, node: &NodeView) -> bool {
         self.selector.as_ref().is_none_or(|s| s.matches(node))
             && self.terms.as_ref().is_none_or(|terms| terms.iter().any(|t| t.matches(node)))

@@ -35,7 +35,8 @@ pub trait Plugin: Send + Sync + 'static {
         &[]
     }
 
-    /// Whether this change may make the pod fit, as far as the plugin can see. Must be cheap; true in case of doubt.
+    /// Returns whether this change may make the pod fit, as far as the plugin can see. Must be cheap; true in case of
+    /// doubt.
     fn hint(&self, _pod: &PodInfo, _happened: ClusterEvent, _change: &Changed) -> bool {
         true
     }
@@ -270,7 +271,7 @@ pub trait GroupTrial {
     /// once.
     fn place(&mut self) -> Result<BTreeMap<Box<str>, Box<str>>, Status>;
 
-    /// Whether the group still fits where it was placed, after pods were added to these nodes.
+    /// Returns whether the group still fits where it was placed, after pods were added to these nodes.
     fn still_fit(&mut self, touched: &BTreeSet<NodeIdx>) -> bool;
 }
 
@@ -302,7 +303,7 @@ pub trait PodGroupPostFilter: Plugin {
 /// Work that has to be done before the binding, such as provisioning a volume.
 #[async_trait]
 pub trait PreBind: Plugin {
-    /// Whether PreBind has work to do for the pod; `Skip` if not. Source: upstream's PreBindPreFlight.
+    /// Returns `Skip` if PreBind has no work to do for the pod. Source: upstream's PreBindPreFlight.
     fn pre_flight(&self, state: &CycleState, pod: &PodInfo, node: &str) -> Status;
 
     async fn pre_bind(&self, client: &Client, state: &CycleState, pod: &PodInfo, node: &str) -> Status;

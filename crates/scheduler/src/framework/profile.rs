@@ -82,7 +82,7 @@ impl Profile {
         self.plugins.get(name)
     }
 
-    /// Whether any plugin is interested in this event.
+    /// Returns whether any plugin is interested in this event.
     pub fn listens_to(&self, happened: ClusterEvent) -> bool {
         self.plugins.values().any(|p| p.interests().iter().any(|i| i.covers(happened)))
     }
@@ -114,7 +114,7 @@ impl Profiles {
         self.0.iter()
     }
 
-    /// Whether any plugin of any profile is interested in this event.
+    /// Returns whether any plugin of any profile is interested in this event.
     pub fn listen_to(&self, happened: ClusterEvent) -> bool {
         self.0.iter().any(|p| p.listens_to(happened))
     }

@@ -64,7 +64,7 @@ impl Status {
         self.code == Code::Skip
     }
 
-    /// Whether the pod was rejected, as opposed to a failure of the plugin.
+    /// Returns whether the pod was rejected, as opposed to a failure of the plugin.
     pub fn is_rejected(&self) -> bool {
         matches!(self.code, Code::Unschedulable | Code::UnschedulableAndUnresolvable | Code::Pending)
     }

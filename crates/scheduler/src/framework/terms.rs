@@ -37,7 +37,7 @@ impl Term {
         }
     }
 
-    /// Whether the term selects a pod with this footprint.
+    /// Returns whether the term selects a pod with this footprint.
     pub fn matches(&self, pod: &Footprint, namespaces: &Namespaces) -> bool {
         let in_namespace = || {
             self.namespaces.contains(&*pod.namespace)

@@ -141,7 +141,7 @@ impl Work {
         work
     }
 
-    /// Whether the node passes all filters of [`Scope::Row`].
+    /// Returns whether the node passes all filters of [`Scope::Row`].
     pub fn passes_local(&mut self, cluster: &Snapshot, at: NodeIdx) -> bool {
         if self.pending.contains(at) {
             self.judge(cluster, at);
@@ -235,12 +235,12 @@ impl Work {
         }
     }
 
-    /// Whether there are no filters with cluster scope.
+    /// Returns whether there are no filters with cluster scope.
     pub fn is_local(&self) -> bool {
         self.filters.iter().all(|f| f.scope == Scope::Row)
     }
 
-    /// Whether the node, which passes the filters of its row, also passes those with cluster scope.
+    /// Returns whether the node, which passes the filters of its row, also passes those with cluster scope.
     pub fn passes_cluster(&self, node: &NodeView) -> bool {
         self.filters.iter().filter(|f| f.scope == Scope::Cluster).all(|f| f.filter.passes(node))
     }
@@ -261,7 +261,7 @@ impl Work {
 }
 
 impl ActiveScore {
-    /// Returns the raw scores of these nodes, which pass all filters.
+    /// Fills `scores` with the raw scores of these nodes, which pass all filters.
     pub(crate) fn scores(&mut self, cluster: &Snapshot, feasible: &[NodeIdx], scores: &mut Vec<i64>) {
         scores.clear();
         self.score.begin(cluster, feasible);

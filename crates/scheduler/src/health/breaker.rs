@@ -92,7 +92,7 @@ impl Breakers {
         self.nodes.get(node).and_then(|n| n.trust).unwrap_or(Trust::Full)
     }
 
-    /// Whether every node has full trust.
+    /// Returns whether every node has full trust.
     pub fn all_trusted(&self) -> bool {
         self.nodes.values().all(|n| n.trust.is_none())
     }
@@ -102,7 +102,7 @@ impl Breakers {
         self.nodes.iter().filter_map(|(name, n)| Some((name.as_str(), n.trust?)))
     }
 
-    /// Whether a pod may be placed on the node now.
+    /// Returns whether a pod may be placed on the node now.
     pub fn admits(&self, node: &str) -> bool {
         match self.trust(node) {
             Trust::Full | Trust::Less => true,
@@ -195,8 +195,8 @@ impl Breakers {
         }
     }
 
-    /// Whether the owner is to blame: its pods fail on several nodes and start on none, which shows nothing about a
-    /// node.
+    /// Returns whether the owner is to blame: its pods fail on several nodes and start on none, which shows nothing
+    /// about a node.
     fn is_to_blame(&self, owner: &str, now: Duration) -> bool {
         let window = self.thresholds.window();
         let Some(one) = self.owners.get(owner) else { return false };
@@ -230,7 +230,7 @@ impl Breakers {
         }
     }
 
-    /// When the next change by the passage of time alone is due.
+    /// Returns when the next change by the passage of time alone is due.
     pub fn next_due(&self) -> Option<Duration> {
         let due = |n: &Node| match n.trust? {
             Trust::Avoided { until, .. } => Some(until),

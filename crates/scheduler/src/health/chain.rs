@@ -100,7 +100,7 @@ impl Chains {
         self.chains.remove(owner).is_some_and(|c| c.held_until.is_some())
     }
 
-    /// When the next hold ends.
+    /// Returns when the next hold ends.
     pub fn next_due(&self) -> Option<Duration> {
         self.chains.values().filter_map(|c| c.held_until).min()
     }

@@ -53,7 +53,7 @@ impl Health {
         inner.chains.limits = awareness.hold.clone();
     }
 
-    /// Whether the feature is on.
+    /// Returns whether the feature is on.
     pub fn is_enabled(&self) -> bool {
         self.lock().enabled
     }
@@ -77,7 +77,7 @@ impl Health {
         self.lock().breakers.distrusted().map(|(node, trust)| (node.to_owned(), trust)).collect()
     }
 
-    /// Whether a pod may be placed on the node now.
+    /// Returns whether a pod may be placed on the node now.
     pub fn admits(&self, node: &str) -> bool {
         self.lock().breakers.admits(node)
     }
@@ -154,7 +154,7 @@ impl Health {
         self.lock().breakers.forget(node);
     }
 
-    /// When the next change by the passage of time alone is due.
+    /// Returns when the next change by the passage of time alone is due.
     pub fn next_due(&self) -> Option<Duration> {
         let inner = self.lock();
         inner.breakers.next_due().into_iter().chain(inner.chains.next_due()).min()

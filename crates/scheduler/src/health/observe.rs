@@ -92,7 +92,7 @@ pub fn suspect(pod: &Pod) -> String {
     }
 }
 
-/// Whether a DaemonSet controls the pod.
+/// Returns whether a DaemonSet controls the pod.
 pub fn is_of_daemon_set(pod: &Pod) -> bool {
     let mut owners = pod.metadata.owner_references.iter().flatten();
     owners.any(|o| o.controller == Some(true) && o.kind == "DaemonSet")

@@ -59,7 +59,7 @@ pub fn named(pod: &Pod) -> impl Iterator<Item = &str> {
     volumes(pod).iter().filter_map(|v| Some(v.persistent_volume_claim.as_ref()?.claim_name.as_str()))
 }
 
-/// Whether the waiting pod has a volume with this claim.
+/// Returns whether the waiting pod has a volume with this claim.
 pub fn claims(pod: &PodInfo, claim: &PersistentVolumeClaim) -> bool {
     pod.namespace() == claim.namespace() && pod.footprint().claims.iter().any(|c| **c == *claim.name())
 }
@@ -77,13 +77,13 @@ pub fn selected_node(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.metadata.annotations.as_ref()?.get(SELECTED_NODE).map(String::as_str)
 }
 
-/// Whether both sides of the binding are written.
+/// Returns whether both sides of the binding are written.
 pub fn is_fully_bound(claim: &PersistentVolumeClaim) -> bool {
     let completed = claim.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(BIND_COMPLETED));
     completed && volume_name(claim).is_some()
 }
 
-/// Whether an unbound claim waits for its first pod (`WaitForFirstConsumer`).
+/// Returns whether an unbound claim waits for its first pod (`WaitForFirstConsumer`).
 pub fn waits_for_pod(catalog: &Catalog, claim: &PersistentVolumeClaim) -> Result<bool, String> {
     let name = class_of(claim);
     let Some(class) = Some(name).filter(|n| !n.is_empty()).and_then(|n| catalog.get::<StorageClass>("", n))
@@ -108,7 +108,7 @@ pub fn capacity(volume: &PersistentVolume) -> Option<Quantity> {
     Quantity::parse(&amount.0).ok()
 }
 
-/// Whether the volume's node affinity allows the node.
+/// Returns whether the volume's node affinity allows the node.
 pub fn reaches(volume: &PersistentVolume, node: &Node) -> bool {
     let affinity = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref());
     let Some(required) = affinity.and_then(|a| a.required.as_ref()) else { return true };

@@ -37,7 +37,7 @@ impl DomainCounts {
         }
     }
 
-    /// Whether all sums are 0.
+    /// Returns whether all sums are 0.
     pub fn is_zero(&self) -> bool {
         self.non_zero == 0
     }

@@ -114,7 +114,7 @@ impl NodeAffinity {
         self.added.required_during_scheduling_ignored_during_execution.as_ref()
     }
 
-    /// Whether the node matches, without respect to other nodes.
+    /// Returns whether the node matches, without respect to other nodes.
     fn admits(&self, pod: &PodInfo, node: &Node) -> bool {
         let added = self.added_required();
         added.is_none_or(|a| a.node_selector_terms.iter().any(|t| term_matches(t, node)))

@@ -55,7 +55,7 @@ impl Plugin for NodeBreaker {
     }
 }
 
-/// Whether avoiding nodes helps: not where most nodes are affected.
+/// Returns whether avoiding nodes helps: not where most nodes are affected.
 fn is_of_use(health: &Health, cluster: &Snapshot, shape: &Shape) -> bool {
     let distrusted = health.distrusted();
     !distrusted.is_empty()

@@ -207,7 +207,7 @@ impl Plugin for NodeResourcesFit {
     }
 }
 
-/// Whether a DeviceClass has started to provide a resource that the pod requests.
+/// Returns whether a DeviceClass has started to provide a resource that the pod requests.
 fn class_helps(wanted: &Resources, change: &Changed) -> bool {
     let (old, new) = (change.old::<DeviceClass>(), change.new::<DeviceClass>());
     let Some(new) = new else { return true };
@@ -220,7 +220,7 @@ fn class_helps(wanted: &Resources, change: &Changed) -> bool {
     }
 }
 
-/// Whether the allocatable amount of a requested resource, or the number of pods, has grown.
+/// Returns whether the allocatable amount of a requested resource, or the number of pods, has grown.
 fn grew(wanted: &Resources, old: &Resources, new: &Resources) -> bool {
     let amount = |r: &Resources, name: &str| r.scalar.get(name).copied().unwrap_or(0);
     new.pods > old.pods

@@ -38,8 +38,8 @@ pub struct Use {
     pub allocatable: i64,
 }
 
-/// Whether the name is an extended resource, a huge page size or an attachable volume. These do not matter for pods
-/// that do not request them.
+/// Returns whether the name is an extended resource, a huge page size or an attachable volume. These do not matter for
+/// pods that do not request them.
 fn is_scalar(name: &str) -> bool {
     !matches!(name, "cpu" | "memory" | "ephemeral-storage" | "pods")
 }

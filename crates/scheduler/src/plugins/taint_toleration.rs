@@ -34,7 +34,7 @@ fn of(shape: &Shape) -> &[Toleration] {
     shape.spec().and_then(|s| s.tolerations.as_deref()).unwrap_or_default()
 }
 
-/// Whether the tolerations leave a NoSchedule or NoExecute taint uncovered.
+/// Returns whether the tolerations leave a NoSchedule or NoExecute taint uncovered.
 pub fn keeps_off(taints: &[Taint], tolerations: &[Toleration]) -> bool {
     let blocking = taints.iter().filter(|t| matches!(t.effect.as_str(), "NoSchedule" | "NoExecute"));
     { blocking }.any(|taint| !tolerated(tolerations, taint))

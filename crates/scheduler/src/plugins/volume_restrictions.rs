@@ -43,7 +43,7 @@ struct Restricted {
     uses: i64,
 }
 
-/// Whether two volumes are the same disk, unless both are read-only and the disk type allows that.
+/// Returns whether two volumes are the same disk, unless both are read-only and the disk type allows that.
 fn conflicts(one: &Volume, other: &Volume) -> bool {
     let writes = |one: Option<bool>, other: Option<bool>| !(one.unwrap_or(false) && other.unwrap_or(false));
     if let (Some(a), Some(b)) = (&one.gce_persistent_disk, &other.gce_persistent_disk)
@@ -115,7 +115,7 @@ impl Plugin for VolumeRestrictions {
     }
 }
 
-/// Whether the deleted pod used a disk or claim that the waiting pod needs.
+/// Returns whether the deleted pod used a disk or claim that the waiting pod needs.
 fn frees(pod: &PodInfo, gone: &Pod) -> bool {
     let same_namespace = gone.metadata.namespace.as_deref().unwrap_or_default() == pod.namespace();
     let disk = || volumes(pod.pod()).iter().any(|v| volumes(gone).iter().any(|other| conflicts(v, other)));

@@ -197,7 +197,7 @@ impl Queue {
         Some(Arc::clone(&waiting.info))
     }
 
-    /// When the next pod is due by time (back-off, five-minute limit).
+    /// Returns when the next pod is due by time (back-off, five-minute limit).
     pub fn next_due(&self) -> Option<Duration> {
         let groups = self.waiters.as_ref().and_then(Waiters::next_due);
         let backoff = self.backoff.keys().next().map(|(at, _)| *at);

@@ -49,7 +49,7 @@ impl Column {
         all.map(|(domain, (value, _))| (domain as Domain, &**value))
     }
 
-    /// Whether no node has the label.
+    /// Returns whether no node has the label.
     pub fn is_unused(&self) -> bool {
         self.nodes == 0
     }

@@ -110,7 +110,7 @@ impl NodeRow {
         self.remove_pod(uid);
     }
 
-    /// Whether a pod on this node uses the same port, on this address or on all.
+    /// Returns whether a pod on this node uses the same port, on this address or on all.
     pub fn port_conflicts(&self, wanted: &HostPort) -> bool {
         self.used_ports.iter().any(|used| {
             used.port == wanted.port

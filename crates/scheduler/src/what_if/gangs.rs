@@ -21,7 +21,7 @@ pub(super) enum Unit {
     Gang(Arc<PodGroup>, Vec<Pod>),
 }
 
-/// Whether the manifest is a pod group. It makes no pods, but decides how they are placed.
+/// Returns whether the manifest is a pod group. It makes no pods, but decides how they are placed.
 pub(super) fn is_group(manifest: &Value) -> bool {
     manifest["kind"] == PodGroup::RESOURCE.kind
         && manifest["apiVersion"] == PodGroup::RESOURCE.api_version().as_str()

@@ -387,7 +387,7 @@ fn if_placed_now(pod: &Pod) -> Pod {
     pod
 }
 
-/// Whether the author of the pod chose the node: requests leave a mark in `managedFields`, bindings do not.
+/// Returns whether the author of the pod chose the node: requests leave a mark in `managedFields`, bindings do not.
 fn names_its_node(pod: &Pod) -> bool {
     let mut owners = pod.metadata.managed_fields.iter().flatten();
     owners.any(|entry| {

@@ -74,7 +74,7 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Whether nothing in the file can be relied on.
+    /// Returns whether nothing in the file can be relied on.
     pub fn is_unreadable(&self) -> bool {
         self.faults.iter().any(|fault| fault.kind == FaultKind::Unreadable)
     }

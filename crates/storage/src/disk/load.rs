@@ -195,7 +195,7 @@ impl Found {
     }
 }
 
-/// Whether the key's state is the one after this event of that revision.
+/// Returns whether the key's state is the one after this event of that revision.
 fn fits(keys: &Keys, revision: u64, event: &Undo) -> bool {
     match (event.kind, keys.get(&event.key)) {
         (EventKind::Put, Some(kv)) => kv.mod_revision == revision,

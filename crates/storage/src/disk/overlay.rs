@@ -38,7 +38,7 @@ impl Unread {
     }
 }
 
-/// Whether the error means that the disk, or the file system on it, does not return what was written.
+/// Returns whether the error means that the disk, or the file system on it, does not return what was written.
 pub fn is_damaged_disk(error: &io::Error) -> bool {
     let codes = [libc::EIO, libc::EBADMSG, libc::EUCLEAN, libc::EREMOTEIO, libc::ENODATA, libc::EILSEQ];
     error.raw_os_error().is_some_and(|code| codes.contains(&code))

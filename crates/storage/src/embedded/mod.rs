@@ -53,7 +53,7 @@ impl Embedded {
         Self::start(state, database, options, Some(file))
     }
 
-    /// Whether the folder contains a store's file, whatever its content.
+    /// Returns whether the folder contains a store's file, whatever its content.
     pub fn is_in(dir: impl AsRef<Path>) -> bool {
         disk::file::file(dir.as_ref()).exists()
     }

@@ -46,7 +46,7 @@ impl Batch {
         }
     }
 
-    /// Whether there is anything to make durable.
+    /// Returns whether there is anything to make durable.
     pub(crate) fn has_effects(&self) -> bool {
         !self.commits.is_empty()
             || !self.granted.is_empty()

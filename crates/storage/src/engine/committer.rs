@@ -188,7 +188,7 @@ impl<J: Journal> Committer<J> {
         }
     }
 
-    /// Whether an idle store still has compacted history to drop.
+    /// Returns whether an idle store still has compacted history to drop.
     pub(crate) fn has_leftovers(&self) -> bool {
         self.broken.is_none() && self.core.read().is_ok_and(|state| state.has_prunable())
     }
@@ -214,7 +214,7 @@ impl<J: Journal> Committer<J> {
         worth_shrinking(room, file, self.used(), self.used_when_shrunk)
     }
 
-    /// Returns unused space of the file to the disk.
+    /// Releases unused space of the file to the disk.
     fn shrink(&mut self) -> Result<()> {
         let before = self.journal.file_bytes();
         self.used_when_shrunk = Some(self.used());

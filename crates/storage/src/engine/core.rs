@@ -133,7 +133,7 @@ impl Core {
         self.ended.notify_waiters();
     }
 
-    /// Returns once the store is closed.
+    /// Waits until the store is closed.
     pub(crate) async fn closed(&self) {
         let mut ended = std::pin::pin!(self.ended.notified());
         // From here on, closing the store notifies this task.

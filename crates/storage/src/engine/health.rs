@@ -36,8 +36,8 @@ impl Retry {
     }
 }
 
-/// Whether a write is accepted while this much space is left. Deletions always are. Updates are if they make the value
-/// hardly larger: finalizers must be removed and leases renewed before anything can be deleted.
+/// Returns whether a write is accepted while this much space is left. Deletions always are. Updates are if they make
+/// the value hardly larger: finalizers must be removed and leases renewed before anything can be deleted.
 pub(super) fn admits(room: Room, op: &Op, prev: Option<&KeyValue>) -> bool {
     let slack = match room {
         Room::Enough => return true,
@@ -53,9 +53,9 @@ pub(super) fn admits(room: Room, op: &Op, prev: Option<&KeyValue>) -> bool {
 /// Files smaller than this are not shrunk.
 const SMALL_FILE: u64 = 64 * 1024 * 1024;
 
-/// Whether to shrink the file: `used` is the approximate size of its content, `used_last` that of the last time it was
-/// shrunk. While there is enough space, the file may be four times as large as necessary, because it grows in steps and
-/// its space is reused.
+/// Returns whether to shrink the file: `used` is the approximate size of its content, `used_last` that of the last time
+/// it was shrunk. While there is enough space, the file may be four times as large as necessary, because it grows in
+/// steps and its space is reused.
 pub(super) fn worth_shrinking(room: Room, file: u64, used: u64, used_last: Option<u64>) -> bool {
     let emptied = used_last.is_none_or(|last| used < last - last / 4);
     match room {

@@ -80,7 +80,7 @@ pub(crate) trait Journal: Send {
         0
     }
 
-    /// Returns unused space of the file to the disk. After an error, the next call must be [`Journal::reopen`].
+    /// Releases unused space of the file to the disk. After an error, the next call must be [`Journal::reopen`].
     fn shrink(&mut self) -> Result<(), CommitError> {
         Ok(())
     }

@@ -214,8 +214,8 @@ impl Limits {
         self.reserved.iter().any(|range| range.contains(key))
     }
 
-    /// Whether the quota's alarm is raised: a write that the quota refuses raises it, and it is cleared once there is
-    /// room for any write.
+    /// Returns whether the quota's alarm is raised: a write that the quota refuses raises it, and it is cleared once
+    /// there is room for any write.
     pub(crate) fn alarm(&self, was: bool, refused: bool, used: u64) -> bool {
         self.quota.is_some_and(|quota| {
             let close = used.saturating_add(CLEAR_BELOW.min(quota / 32)) > quota;

@@ -8,10 +8,10 @@ use crate::Error;
 pub trait Meaning {
     fn has_message(&self, text: &str) -> bool;
 
-    /// Whether another member, or the same one a little later, may succeed.
+    /// Returns whether another member, or the same one a little later, may succeed.
     fn is_passing(&self) -> bool;
 
-    /// Whether the token of an authenticated client has expired.
+    /// Returns whether the token of an authenticated client has expired.
     fn is_token_expired(&self) -> bool;
 
     fn is_compacted(&self) -> bool {

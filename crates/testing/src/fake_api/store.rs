@@ -361,7 +361,7 @@ fn grace_of(object: &Value, kind: &str, options: &Value) -> i64 {
     options["gracePeriodSeconds"].as_i64().or(own.as_i64()).unwrap_or(30)
 }
 
-/// Decides whether an object that is being deleted can be removed: it has no finalizers and no grace period
+/// Returns whether an object that is being deleted can be removed: it has no finalizers and no grace period
 /// left.
 fn may_go(object: &Value) -> bool {
     let meta = &object["metadata"];

@@ -31,7 +31,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Decides whether a rotation in this phase is over once its files are written.
+    /// Returns whether a rotation in this phase is over once its files are written.
     pub fn is_last(self) -> bool {
         matches!(self, Self::Finish | Self::Cancel)
     }

@@ -37,7 +37,7 @@ impl VolumeId {
         self.device_dir(dirs).join("globalmount")
     }
 
-    /// Whether the driver's name is safe as a part of paths, and the handle is not empty.
+    /// Returns whether the driver's name is safe as a part of paths, and the handle is not empty.
     pub fn is_safe(&self) -> bool {
         let plain = !self.driver.is_empty() && self.driver != "." && self.driver != "..";
         plain && !self.driver.contains(['/', '\0']) && !self.handle.is_empty()

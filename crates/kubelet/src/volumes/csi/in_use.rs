@@ -46,7 +46,7 @@ impl InUse {
         self.lock().wanted.get(pod_uid).cloned().unwrap_or_default()
     }
 
-    /// Whether a pod other than this one has or wants the volume.
+    /// Returns whether a pod other than this one has or wants the volume.
     pub fn is_wanted_by_others(&self, pod_uid: &str, volume: &VolumeId) -> bool {
         self.lock().wanted.iter().any(|(uid, volumes)| uid != pod_uid && volumes.contains(volume))
     }

@@ -35,7 +35,7 @@ impl Form {
         VolumeCapability { access_type: Some(access_type), access_mode: Some(AccessMode { mode }) }
     }
 
-    /// Whether the kubelet applies fsGroup, by the driver's policy.
+    /// Returns whether the kubelet applies fsGroup, by the driver's policy.
     pub fn applies_fs_group(&self, policy: &str, read_only: bool, inline: bool) -> bool {
         let once =
             |modes: &Vec<String>| modes.iter().any(|m| m == "ReadWriteOnce" || m == "ReadWriteOncePod");

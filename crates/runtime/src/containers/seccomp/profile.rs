@@ -143,7 +143,7 @@ fn version(text: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Decides whether every condition of `includes` holds, and none of `excludes`.
+/// Returns whether every condition of `includes` holds, and none of `excludes`.
 fn applies(rule: &JsonRule, here: &Circumstances) -> Result<bool, String> {
     let held = |name: &String| capabilities::holds(here.capabilities, name);
     let is_arch = |name: &String| name == here.arch;

@@ -25,7 +25,7 @@ fn not_found(id: &str) -> Refusal {
     (ErrorKind::NotFound, format!("container {id:?} not found"))
 }
 
-/// Decides whether two containers see each other's processes.
+/// Returns whether two containers see each other's processes.
 fn share_processes(one: &ContainerSpec, other: &ContainerSpec) -> bool {
     match (&one.pid_mode, &other.pid_mode) {
         (PidMode::Target(a), PidMode::Target(b)) => a == b || *a == other.id || *b == one.id,
@@ -176,7 +176,7 @@ impl Shim {
         Ok(Some(copied))
     }
 
-    /// Decides whether processes that share the container's processes may trace it. Containers that have not
+    /// Returns whether processes that share the container's processes may trace it. Containers that have not
     /// started yet count.
     fn is_traced(&self, key: u64) -> bool {
         let own = &self.containers[&key].spec;

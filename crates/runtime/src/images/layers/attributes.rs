@@ -93,7 +93,7 @@ pub fn set_xattr(path: &Path, name: &[u8], value: &[u8]) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Decides whether an image may set the attribute. It must not set those that control overlayfs
+/// Returns whether an image may set the attribute. It must not set those that control overlayfs
 /// (`trusted.overlay.*`, `user.overlay.*`), which could redirect into another layer.
 pub fn is_allowed_xattr(name: &str) -> bool {
     match name.split_once('.') {

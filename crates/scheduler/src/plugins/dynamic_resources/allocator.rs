@@ -73,7 +73,7 @@ impl<'a> Patience<'a> {
         Ok(())
     }
 
-    /// Whether the limit is reached.
+    /// Returns whether the limit is reached.
     pub fn is_over(&self) -> bool {
         self.steps.load(Ordering::Relaxed) == 0 || (self.over)()
     }

@@ -144,7 +144,7 @@ fn round_up(
     })
 }
 
-/// Whether the device's policies allow these amounts, and enough is left beside what is in use.
+/// Returns whether the device's policies allow these amounts, and enough is left beside what is in use.
 pub fn is_there(
     amounts: &Amounts,
     capacity: &Capacity,

@@ -65,7 +65,7 @@ impl<'a> Constraint<'a> {
     }
 }
 
-/// Whether two values are equal; `None` if one has a type that cannot be compared.
+/// Returns whether two values are equal; `None` if one has a type that cannot be compared.
 fn same(known: &DeviceAttribute, new: &DeviceAttribute) -> Option<bool> {
     match new {
         DeviceAttribute { string: Some(value), .. } => Some(known.string.as_ref() == Some(value)),

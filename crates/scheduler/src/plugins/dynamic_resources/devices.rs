@@ -128,13 +128,13 @@ impl Devices {
         self.state() + late as u64
     }
 
-    /// Whether the claim's devices should have been ready by now.
+    /// Returns whether the claim's devices should have been ready by now.
     pub fn is_late(&self, claim: &ResourceClaim) -> bool {
         let now = self.catalog.client().map(|client| client.clock().now());
         now.is_some_and(|now| is_late(claim, now, self.binding_timeout))
     }
 
-    /// Whether the claim's allocation, if it has one, can be used on the node.
+    /// Returns whether the claim's allocation, if it has one, can be used on the node.
     pub fn is_available(&self, claim: &ResourceClaim, node: &Node) -> bool {
         let Some(allocation) = allocation(claim) else { return true };
         allocation.node_selector.as_ref().is_none_or(|s| selects(s, node))

@@ -58,7 +58,7 @@ fn by_resource(classes: &[Arc<DeviceClass>]) -> BTreeMap<String, String> {
     named.collect()
 }
 
-/// Whether devices may provide a resource with this name.
+/// Returns whether devices may provide a resource with this name.
 pub fn may_be_devices(resource: &str) -> bool {
     resource.starts_with(IMPLICIT) || resource.contains('/') && !resource.contains("kubernetes.io/")
 }
@@ -145,7 +145,7 @@ pub fn to_create(claim: &ResourceClaim) -> ResourceClaim {
     ResourceClaim { metadata, spec: claim.spec.clone(), status: None }
 }
 
-/// Whether the claim was created for the extended resources of this pod.
+/// Returns whether the claim was created for the extended resources of this pod.
 pub fn is_of(claim: &ResourceClaim, pod_uid: &str) -> bool {
     let marked =
         claim.metadata.annotations.as_ref().and_then(|a| a.get(ANNOTATION)).is_some_and(|v| v == "true");

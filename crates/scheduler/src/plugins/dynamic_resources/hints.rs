@@ -8,7 +8,7 @@ use super::extended;
 use super::names::allocation;
 use crate::framework::{Changed, PodInfo};
 
-/// Whether this change of a claim may make the pod fit.
+/// Returns whether this change of a claim may make the pod fit.
 pub fn claim_helps(devices: &Devices, pod: &PodInfo, change: &Changed) -> bool {
     let (old, new) = (change.old::<ResourceClaim>(), change.new::<ResourceClaim>());
     let Some(new) = new else {

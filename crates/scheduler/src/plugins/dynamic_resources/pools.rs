@@ -41,7 +41,7 @@ pub fn devices(slice: &ResourceSlice) -> &[Device] {
     slice.spec.devices.as_deref().unwrap_or_default()
 }
 
-/// Whether the fields select the node; with no field set, no node is selected.
+/// Returns whether the fields select the node; with no field set, no node is selected.
 pub fn node_matches(
     node: &Node,
     name: Option<&str>,
@@ -56,7 +56,7 @@ pub fn node_matches(
     }
 }
 
-/// Whether the node selector selects the node.
+/// Returns whether the node selector selects the node.
 pub fn selects(selector: &NodeSelector, node: &Node) -> bool {
     selector.node_selector_terms.iter().any(|term| term_matches(term, node))
 }

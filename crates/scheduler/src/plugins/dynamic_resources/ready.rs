@@ -14,7 +14,7 @@ fn waits(result: &DeviceRequestAllocationResult) -> bool {
     result.binding_conditions.as_ref().is_some_and(|c| !c.is_empty())
 }
 
-/// Whether any of the claim's devices has binding conditions.
+/// Returns whether any of the claim's devices has binding conditions.
 pub fn has_conditions(claim: &ResourceClaim) -> bool {
     results(claim).iter().any(waits)
 }
@@ -32,7 +32,7 @@ fn met<'a>(device: &'a AllocatedDeviceStatus, condition: &str) -> Option<&'a Con
     all.find(|c| c.type_ == condition && c.status == "True")
 }
 
-/// Whether all of the claim's devices are ready. The error says which device failed.
+/// Returns whether all of the claim's devices are ready. The error says which device failed.
 pub fn is_ready(claim: &ResourceClaim) -> Result<bool, String> {
     if allocation(claim).is_none() {
         return Ok(false);
@@ -54,7 +54,7 @@ pub fn is_ready(claim: &ResourceClaim) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Whether the time for preparing the claim's devices is over.
+/// Returns whether the time for preparing the claim's devices is over.
 pub fn is_late(claim: &ResourceClaim, now: Timestamp, limit: Duration) -> bool {
     let made = allocation(claim).and_then(|a| a.allocation_timestamp.as_ref());
     let waits = results(claim).iter().any(|r| r.binding_conditions.is_some());

@@ -91,14 +91,14 @@ impl<'a> Ask<'a> {
         }
     }
 
-    /// Whether one of these taints excludes the device.
+    /// Returns whether one of these taints excludes the device.
     pub fn is_kept_off(&self, taints: &[DeviceTaint]) -> bool {
         let matter = taints.iter().filter(|t| matches!(t.effect.as_str(), "NoSchedule" | "NoExecute"));
         { matter }.any(|taint| !self.tolerations.into_iter().flatten().any(|t| tolerates(t, taint)))
     }
 }
 
-/// Whether the toleration covers the taint, whatever the taint's effect is.
+/// Returns whether the toleration covers the taint, whatever the taint's effect is.
 pub fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
     let text = |t: &Option<String>| t.clone().unwrap_or_default();
     let covers = |wanted: &Option<String>, has: &str| {

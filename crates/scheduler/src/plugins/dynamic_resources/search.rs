@@ -317,7 +317,7 @@ impl<'a> Search<'a> {
         self.chosen_for[device].is_empty() && !self.cluster.taken.whole.contains(&self.devices[device].id)
     }
 
-    /// Whether the device is selected by the request and has the requested capacities.
+    /// Returns whether the device is selected by the request and has the requested capacities.
     fn fits(&mut self, key: Key, device: usize) -> Result<bool, AllocateError> {
         if let Some(known) = self.matching.get(&(device, key)) {
             if !known {
@@ -494,7 +494,7 @@ impl<'a> Search<'a> {
         there.map_err(|e| self.capacity_error(self.claims[key.claim], ask, device, &e))
     }
 
-    /// Whether the device has other shares already: then its counters are reserved already.
+    /// Returns whether the device has other shares already: then its counters are reserved already.
     fn is_shared_already(&self, device: usize) -> bool {
         self.devices[device].device.allow_multiple_allocations == Some(true)
             && (self.shares[device].0 > 0 || self.cluster.taken.shared.contains_key(&self.devices[device].id))

@@ -85,7 +85,7 @@ fn attribute_value(attribute: &DeviceAttribute) -> Result<Value<'static>, String
     }
 }
 
-/// Whether the expression is true for the device.
+/// Returns whether the expression is true for the device.
 pub fn matches(
     program: &Program,
     device: &Value<'static>,

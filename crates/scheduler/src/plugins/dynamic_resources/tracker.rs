@@ -45,7 +45,7 @@ impl Tracker {
         Some(over(&self.lock(), shown))
     }
 
-    /// Whether an allocation of the claim is being written.
+    /// Returns whether an allocation of the claim is being written.
     pub fn is_in_flight(&self, uid: &str) -> bool {
         self.lock().in_flight.contains_key(uid)
     }

@@ -84,8 +84,8 @@ impl Plugin for InterPodAffinity {
     }
 }
 
-/// Whether the term may select the pod. Terms with a namespaceSelector count as matching: the labels of namespaces are
-/// not available here.
+/// Returns whether the term may select the pod. Terms with a namespaceSelector count as matching: the labels of
+/// namespaces are not available here.
 fn may_mean(term: &Term, pod: &Footprint) -> bool {
     let namespace = term.namespaces.contains(&*pod.namespace) || !term.namespace_selector.is_nothing();
     namespace && term.selector.matches(&pod.labels)

@@ -186,7 +186,7 @@ impl Books {
         })
     }
 
-    /// Whether pods must not be placed on nodes without this driver.
+    /// Returns whether pods must not be placed on nodes without this driver.
     fn is_needed(&self, driver: &str) -> bool {
         let known = self.catalog.get::<CSIDriver>("", driver);
         known.is_some_and(|d| d.spec.prevent_pod_scheduling_if_missing == Some(true))

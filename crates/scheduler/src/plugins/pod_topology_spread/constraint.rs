@@ -54,7 +54,7 @@ impl Constraint {
         .collect()
     }
 
-    /// Whether the constraint of a pod in this namespace counts a pod with this footprint.
+    /// Returns whether the constraint of a pod in this namespace counts a pod with this footprint.
     pub fn counts(&self, pod: &Footprint, namespace: &str) -> bool {
         // An empty selector counts no pods. Source: upstream.
         !pod.terminating

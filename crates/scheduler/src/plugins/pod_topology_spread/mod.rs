@@ -48,7 +48,7 @@ struct Args {
 }
 
 impl Args {
-    /// Whether the default constraints are the built-in ones.
+    /// Returns whether the default constraints are the built-in ones.
     fn is_system(&self) -> bool {
         matches!(self.defaulting_type.as_str(), "" | "System")
     }
@@ -187,7 +187,7 @@ fn same_namespace(pod: &PodInfo, change: &Changed) -> bool {
     change.old::<Pod>().or(change.new::<Pod>()).is_none_or(namespace)
 }
 
-/// Whether a pod was added, removed or relabelled so that some constraint counts it differently.
+/// Returns whether a pod was added, removed or relabelled so that some constraint counts it differently.
 fn labels_help(constraints: &[Constraint], change: &Changed) -> bool {
     let matches = |c: &Constraint, p: &Pod| c.selector.matches_optional(p.metadata.labels.as_ref());
     match (change.old::<Pod>(), change.new::<Pod>()) {

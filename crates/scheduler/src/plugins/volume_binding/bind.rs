@@ -47,7 +47,7 @@ impl Decided {
         Self { bindings: bindings.collect(), provisions: provisions.collect() }
     }
 
-    /// Whether there is nothing to write.
+    /// Returns whether there is nothing to write.
     pub fn is_nothing(&self) -> bool {
         self.bindings.is_empty() && self.provisions.is_empty()
     }
@@ -103,7 +103,7 @@ impl Decided {
         }
     }
 
-    /// Whether everything is bound. The error means that this can no longer happen.
+    /// Returns whether everything is bound. The error means that this can no longer happen.
     fn is_bound(&self, binder: &Binder, pod: &PodInfo, node_name: &str) -> Result<bool, String> {
         let catalog = &binder.catalog;
         let Some(node) = catalog.get::<Node>("", node_name) else {

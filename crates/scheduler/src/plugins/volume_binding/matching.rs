@@ -14,7 +14,7 @@ use crate::plugins::claims::{capacity, class_of, class_of_volume, reaches, reque
 /// The provisioner of classes whose volumes are created by hand.
 pub const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
-/// Whether the volume's claimRef is for the claim: by name, and by uid if it has one.
+/// Returns whether the volume's claimRef is for the claim: by name, and by uid if it has one.
 pub fn is_reserved_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let Some(reference) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else { return false };
     let same = |a: &Option<String>, b: &str| a.as_deref().unwrap_or("") == b;
@@ -28,7 +28,7 @@ fn amount(quantity: Option<Quantity>) -> i128 {
     quantity.map_or(0, |q| q.nanos())
 }
 
-/// Whether size, mode and attributes match and the volume is not being deleted.
+/// Returns whether size, mode and attributes match and the volume is not being deleted.
 fn suits(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let (Some(offer), Some(wish)) = (&volume.spec, &claim.spec) else { return false };
     let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
@@ -80,7 +80,7 @@ pub fn find_volume(
     Ok(smallest.map(|(_, volume)| Arc::clone(volume)))
 }
 
-/// Whether the class's topology allows volumes for the node.
+/// Returns whether the class's topology allows volumes for the node.
 pub fn can_provision(class: &StorageClass, node: &Node) -> bool {
     if class.provisioner.is_empty() || class.provisioner == NO_PROVISIONER {
         return false;

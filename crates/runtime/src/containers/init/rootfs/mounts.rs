@@ -149,7 +149,7 @@ fn attach_bind(root: &Root, destination: &str, tree: &OwnedFd) -> io::Result<()>
     mount_api::move_mount(tree.as_fd(), target.as_fd())
 }
 
-/// Decides whether two descriptors refer to the same file, whatever their paths.
+/// Returns whether two descriptors refer to the same file, whatever their paths.
 fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::Result<bool> {
     let (one, other) = (sys::stat_of(one)?, sys::stat_of(other)?);
     Ok((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
