@@ -17,7 +17,7 @@ pub fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs a command that has to succeed.
+/// Runs a command that must succeed.
 pub fn run(mut command: Command) -> Result<()> {
     let line = format!("{command:?}").replace('"', "");
     let status = command.status().with_context(|| format!("cannot run {line}"))?;

@@ -51,7 +51,7 @@ macro_rules! kinds {
 }
 
 /// Checks that the object decodes into its type, and into every type that validation asked for. Validation does not
-/// see an object that does not decode and reports no errors for it, so the caller has to refuse it.
+/// see an object that does not decode and reports no errors for it, so the caller must refuse it.
 ///
 /// # Errors
 /// Why the object does not decode.

@@ -34,7 +34,7 @@ pub trait Strategy: Sync {
         ErrorList::new()
     }
 
-    /// Returns the problems of a name of this resource, in upstream's words; empty if the name is valid. `prefix` is
+    /// Returns the problems of a name of this resource, with upstream's texts; empty if the name is valid. `prefix` is
     /// set for a generateName, which may end in a dash.
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String>;
 

@@ -1,4 +1,4 @@
-//! Checks that many resources share. Each adds its errors, in upstream's words, to a list.
+//! Checks that many resources share. Each adds its errors, with upstream's texts, to a list.
 
 use std::collections::BTreeMap;
 

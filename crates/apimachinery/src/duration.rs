@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 
-/// Parses a Go duration; errors are in the words of Go's `time` package.
+/// Parses a Go duration; errors have the texts of Go's `time` package.
 pub fn parse(text: &str) -> Result<SignedDuration, String> {
     let invalid = || format!("time: invalid duration {text:?}");
     let (negative, mut rest) = match text.as_bytes().first() {

@@ -1,4 +1,4 @@
-//! Field paths and the errors that validation reports about them, in upstream's words.
+//! Field paths and the errors that validation reports about them, with upstream's texts.
 //!
 //! Source: `k8s.io/apimachinery/pkg/util/validation/field`.
 

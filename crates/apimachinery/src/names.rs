@@ -1,6 +1,6 @@
 //! Rules for names: DNS labels, subdomains, label keys and values, ports, environment variables, generated names.
 //!
-//! Each rule returns the problems in upstream's words; an empty list means that the value is valid.
+//! Each rule returns the problems with upstream's texts; an empty list means that the value is valid.
 //! Sources: `k8s.io/apimachinery/pkg/util/validation`, `pkg/api/validate/content`, `pkg/util/rand`.
 
 /// The longest DNS-1123 and DNS-1035 label.
@@ -228,7 +228,7 @@ pub fn label_value(value: &str) -> Problems {
     problems
 }
 
-/// Checks a name that only has to be safe in a URL path (RBAC roles and bindings).
+/// Checks a name that needs only to be safe in a URL path (RBAC roles and bindings).
 pub fn path_segment_name(name: &str) -> Problems {
     if name == "." || name == ".." {
         return vec![format!("may not be '{name}'")];

@@ -33,7 +33,7 @@ pub enum Format {
     DecimalSI,
 }
 
-/// Why a text is not a quantity, in upstream's words.
+/// Why a text is not a quantity, with upstream's error text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]

@@ -1,4 +1,4 @@
-//! Answers requests from the network: identifies the peer of a connection, and decides when a connection has to
+//! Answers requests from the network: identifies the peer of a connection, and decides when a connection must
 //! close.
 
 use std::net::{IpAddr, SocketAddr};

@@ -56,7 +56,7 @@ const DISCARDED_LIMITS: usize = 4;
 
 /// The sender of a request.
 enum Sender {
-    /// A network client, which has to authenticate.
+    /// A network client, which must authenticate.
     Network(Box<Certificate>),
     /// A component of this process.
     Component(UserInfo),

@@ -284,7 +284,7 @@ impl ApiServer {
         self.inner.health.others.lock().unwrap_or_else(PoisonError::into_inner).push(of.clone());
     }
 
-    /// Returns a step of the start that the caller has to finish: one of those named in [`crate::steps`].
+    /// Returns a step of the start that the caller must finish: one of those named in [`crate::steps`].
     pub fn step(&self, name: &'static str) -> Step {
         self.inner.health.steps.expect(name)
     }

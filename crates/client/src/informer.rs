@@ -42,7 +42,7 @@ type Reflectors = BTreeMap<(ResourceType, String), Arc<Reflector>>;
 /// All informers of one component. Each collection is watched once, however many parts use it.
 pub struct Informers {
     client: Client,
-    /// Cancelled when the watches have to end.
+    /// Cancelled when the watches must end.
     stop: CancellationToken,
     /// Cancelled when handlers added through this value must no longer be called.
     until: CancellationToken,
@@ -105,7 +105,7 @@ impl Informers {
     }
 
     /// Returns an unshared reflector of any resource, for resources that are added and removed at run time. The caller
-    /// has to [run](Reflector::run) it, and may run it again after each end: it then continues from its last state.
+    /// must [run](Reflector::run) it, and may run it again after each end: it then continues from its last state.
     pub fn own(&self, resource: ResourceType) -> Arc<Reflector> {
         let (transport, clock) = (Arc::clone(self.client.transport()), Arc::clone(self.client.clock()));
         Arc::new(Reflector::new(resource, ListOptions::default(), transport, clock))
@@ -198,14 +198,14 @@ impl<K: Kind> Informer<K> {
         self.reflector.observed_version()
     }
 
-    /// Waits for the first list. Returns false if the informer ends before: then the caller has to stop.
+    /// Waits for the first list. Returns false if the informer ends before: then the caller must stop.
     #[must_use = "without the first list the store is empty"]
     pub async fn wait_synced(&self) -> bool {
         synced_until(&self.until, self.reflector.wait_synced()).await
     }
 }
 
-/// Waits for `synced`. A caller that has to stop gets false even if the list is complete.
+/// Waits for `synced`. A caller that must stop gets false even if the list is complete.
 async fn synced_until(until: &CancellationToken, synced: impl Future<Output = bool>) -> bool {
     tokio::select! {
         biased;

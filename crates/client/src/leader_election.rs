@@ -23,7 +23,7 @@ use crate::metrics;
 
 /// How long after the end of its lease a leader still counts as healthy. Source: upstream.
 const TOLERATED: Duration = Duration::from_secs(20);
-/// How long a leader's work is waited for when it has to end.
+/// How long a leader's work is waited for when it must end.
 const LEFT_BEHIND: Duration = Duration::from_secs(8);
 const CONFLICT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -155,7 +155,7 @@ impl LeaderElection {
         };
         self.standing.set(&self.name, true, sent);
         let term = Arc::new(Term::new(Arc::clone(client.clock()), self.renew_deadline, sent));
-        // The last event reports the end, and the writer has to run until that is written.
+        // The last event reports the end, and the writer must run until that is written.
         let recorder = EventRecorder::new(client.clone(), &self.name, "", CancellationToken::new());
         self.emit(&recorder, "became leader");
         let (until, over) = (stop.child_token(), CancellationToken::new());
@@ -351,7 +351,7 @@ impl LeaderElection {
 
 /// A lease that this process holds. It is released in the background when this is dropped.
 struct Leading {
-    /// Cancelled when the lease is lost or the leader has to stop.
+    /// Cancelled when the lease is lost or the leader must stop.
     until: CancellationToken,
     term: Arc<Term>,
     /// Cancelled when the leader's work has ended.

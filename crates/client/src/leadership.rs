@@ -17,7 +17,7 @@ use crate::transport::{List, ListOptions, Transport, WatchStream};
 /// What the work of a leader gets.
 #[derive(Clone)]
 pub struct Leadership {
-    /// Cancelled when the lease is lost or the leader has to stop. A leader that stops holds its lease until its work
+    /// Cancelled when the lease is lost or the leader must stop. A leader that stops holds its lease until its work
     /// has ended.
     pub until: CancellationToken,
     /// `None` without leader election.

@@ -109,7 +109,7 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
         let sequence = inner.sequence;
         inner.waiting.push(Reverse((at, sequence, Keyed(key))));
         drop(inner);
-        // A waiting worker has to update its timer.
+        // A waiting worker must update its timer.
         self.ready.notify_one();
     }
 

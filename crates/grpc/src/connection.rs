@@ -37,7 +37,7 @@ pub struct Options {
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// How often a silent server is pinged, and how long it has to answer.
+/// How often a silent server is pinged, and how long it may take to answer.
 #[derive(Debug, Clone, Copy)]
 pub struct KeepAlive {
     pub every: Duration,

@@ -46,7 +46,7 @@ pub struct Config {
     pub allowed_unsafe_sysctls: Vec<SysctlPattern>,
     /// Whether containers without a seccomp profile get the runtime's default one.
     pub seccomp_default: bool,
-    /// When pods have to present credentials for images that are on the node.
+    /// When pods must present credentials for images that are on the node.
     pub image_verification: VerificationPolicy,
 }
 

@@ -68,7 +68,7 @@ impl ImageManager {
 
     /// Loads the records of an earlier run; to be called before pods run.
     pub async fn take_up(&self) {
-        // If that fails, the records stay as they are: pods may have to pull again, but can run.
+        // If that fails, the records stay as they are: pods may need to pull again, but can run.
         let images = match self.runtime.list_images().await {
             Ok(images) => images,
             Err(error) => return tracing::warn!(%error, "cannot list images to take up the records of pulls"),

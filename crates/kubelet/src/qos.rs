@@ -52,7 +52,7 @@ fn memory_request(container: &Container) -> i64 {
 /// Returns the `oom_score_adj` of a container's processes. The more of the machine's memory is requested, the
 /// lower it is.
 ///
-/// `own` is the score of this process: if it could not be lowered to -999, the pods' scores still have to be above
+/// `own` is the score of this process: if it could not be lowered to -999, the pods' scores must still be above
 /// it.
 pub fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64, own: i32) -> i32 {
     upstream_oom_score_adj(pod, container, memory_capacity).max(own.saturating_add(1)).min(MAX_OOM_SCORE)

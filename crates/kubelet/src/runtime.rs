@@ -380,7 +380,7 @@ pub enum RuntimeEventKind {
     SandboxStopped,
 }
 
-/// Whether statistics include the disk usage of containers' root file systems, which has to be computed by a walk.
+/// Whether statistics include the disk usage of containers' root file systems, which must be computed by a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disk {
     Measured,
@@ -487,6 +487,6 @@ pub trait ContainerRuntime: Send + Sync + 'static {
     async fn remove_image(&self, name: &str) -> Result<()>;
     async fn image_fs_info(&self) -> Result<FsInfo>;
 
-    /// Subscribes to the events from now on. A receiver that lags behind has to list everything again.
+    /// Subscribes to the events from now on. A receiver that lags behind must list everything again.
     fn events(&self) -> broadcast::Receiver<RuntimeEvent>;
 }

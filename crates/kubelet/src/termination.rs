@@ -22,7 +22,7 @@ const MIN_GRACE_SECONDS: i64 = 2;
 /// The order of termination: main containers are stopped first, then sidecars from the last to the first.
 struct Ordering {
     ended: BTreeMap<String, watch::Sender<bool>>,
-    /// For each sidecar, the containers that have to end before it.
+    /// For each sidecar, the containers that must end before it.
     before: BTreeMap<String, Vec<watch::Receiver<bool>>>,
 }
 

@@ -35,7 +35,7 @@ impl Operation {
     }
 }
 
-/// A write that admission has to decide about.
+/// A write that admission must decide about.
 pub struct Attributes<'a> {
     pub request: &'a Request,
     pub user: &'a UserInfo,
@@ -54,7 +54,7 @@ pub struct Attributes<'a> {
     pub options: Value,
     /// Whether the mutating plugins run for the second time (reinvocation).
     pub reinvoking: bool,
-    /// Set by a webhook or policy that changed the object: the mutating plugins have to run again.
+    /// Set by a webhook or policy that changed the object: the mutating plugins must run again.
     pub reinvoke: bool,
     /// State that webhooks and policies keep from the first round to the second, by plugin.
     pub reinvocations: BTreeMap<&'static str, Reinvocation>,
@@ -191,7 +191,7 @@ impl Reinvocation {
         self.wanted.append(&mut self.invoked);
     }
 
-    /// Returns whether the second round has to call this plugin.
+    /// Returns whether the second round must call this plugin.
     pub fn is_wanted(&self, uid: &str) -> bool {
         self.wanted.contains(uid)
     }

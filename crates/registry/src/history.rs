@@ -11,7 +11,7 @@ use super::store_errors::status_of;
 use crate::Registry;
 use crate::cache::CacheEvent;
 
-/// A longer history is not worth its memory: the client has to list again.
+/// A longer history is not worth its memory: the client must list again.
 const MAX_EVENTS: usize = 20_000;
 const MAX_BYTES: usize = 64 * 1024 * 1024;
 /// How many histories are read at the same time, because after a restart all clients resume their watches at once.

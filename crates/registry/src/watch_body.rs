@@ -88,7 +88,7 @@ impl Writer {
                 }
                 Some(Ok(frame)) => {
                     if let Err(error) = self.write(&mut out, &frame) {
-                        // A watch must not skip an event: the client has to list and watch again.
+                        // A watch must not skip an event: the client must list and watch again.
                         tracing::warn!(%error, "an object cannot be encoded as protobuf");
                         write_error(&mut out, &StatusError::internal(error), self.format);
                         self.over = true;

@@ -84,7 +84,7 @@ impl Sandbox {
         // The new network namespace needs its own sysfs; mounting it hides the cgroup mounts: bind them back.
         self.sh("mkdir -p $0/cg && mount --rbind /sys/fs/cgroup $0/cg && mount -t sysfs sysfs /sys \
             && mount --rbind $0/cg /sys/fs/cgroup && umount -l $0/cg");
-        // Kernels before 6.3 cannot map the ids of a tmpfs: there, the runtime's files have to be on the
+        // Kernels before 6.3 cannot map the ids of a tmpfs: there, the runtime's files must be on the
         // disk.
         self.sh(match std::env::var_os("KNARR_TEST_RUN_ON_DISK") {
             Some(_) => "mkdir $0/run && mount --bind $0/run /run",
@@ -113,7 +113,7 @@ impl Sandbox {
         command
     }
 
-    /// Runs a shell line that has to succeed, with `$0` standing for the sandbox's folder.
+    /// Runs a shell line that must succeed, with `$0` standing for the sandbox's folder.
     pub fn sh(&self, line: &str) -> String {
         succeeded(line, &self.try_sh(line))
     }

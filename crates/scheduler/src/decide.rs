@@ -18,7 +18,7 @@ use crate::snapshot::{NodeIdx, Snapshot};
 pub(crate) type Rooms = Result<(Arc<dyn PostFilter>, Vec<Room>), Option<NoRoom>>;
 
 impl Scheduler {
-    /// Runs the scheduling cycle of a pod, up to the point where something outside the process has to be called.
+    /// Runs the scheduling cycle of a pod, up to the point where something outside the process must be called.
     pub(crate) fn schedule_pod(&self, state: &mut State, pod: Arc<PodInfo>, begun: Duration) -> Next {
         let known = self.profiles.find(pod.scheduler_name());
         let Some((at, profile)) = known.filter(|_| !pod.leaving && !state.cache.is_assumed(pod.uid())) else {

@@ -35,7 +35,7 @@ struct Under {
 }
 
 impl Reports {
-    /// Queues a report. Returns true when no task writes reports of this group yet: the caller has to start one.
+    /// Queues a report. Returns true when no task writes reports of this group yet: the caller must start one.
     fn add(&self, key: &ObjectKey, report: Box<Report>) -> bool {
         let mut all = self.lock();
         let under = all.entry(key.clone()).or_default();

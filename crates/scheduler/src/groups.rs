@@ -16,7 +16,7 @@ pub enum Stage {
     Assigned,
 }
 
-/// The fields that have to be equal for all pods of a group.
+/// The fields that must be equal for all pods of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
     pub scheduler_name: Box<str>,

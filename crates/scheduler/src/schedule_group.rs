@@ -100,7 +100,7 @@ impl Placing {
         Self { progress, found: Vec::with_capacity(attempted.pods.len()), status, failed: None }
     }
 
-    /// Returns whether the next pod has to be placed.
+    /// Returns whether the next pod must be placed.
     pub(crate) fn goes_on(&self) -> bool {
         self.failed.is_none() && matches!(self.status.code, Code::Success | Code::Wait)
     }
@@ -212,7 +212,7 @@ impl Scheduler {
         self.conclude_group(state, &attempted, found, verdict, begun)
     }
 
-    /// Returns the group with its pods that still have to be placed; `None` when there are none.
+    /// Returns the group with its pods that must still be placed; `None` when there are none.
     pub(crate) fn prepare_group(&self, state: &mut State, popped: PoppedGroup) -> Option<Prepared> {
         let PoppedGroup { key, pods } = popped;
         let groups = state.cache.groups().cloned();

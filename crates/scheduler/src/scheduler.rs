@@ -73,12 +73,12 @@ pub struct Scheduler {
 /// The next step for a pod after its cycle, carried out without the lock.
 pub(crate) enum Next {
     Nothing,
-    /// Extenders have to be called first.
+    /// Extenders must be called first.
     Extend(Arc<PodInfo>),
-    /// Extenders have to be called for a pod group first.
+    /// Extenders must be called for a pod group first.
     ExtendGroup(Box<PoppedGroup>),
     Bind(Box<Bound>),
-    /// Pods have to be evicted for a pod group.
+    /// Pods must be evicted for a pod group.
     Evict(Preemptor, Vec<Arc<PlacedPod>>),
     /// The result of a pod group's attempt, to be written into its status.
     Report(Box<Report>),

@@ -18,7 +18,7 @@ pub struct Limits {
     pub idle: Duration,
     /// An HTTP/2 peer that has sent nothing for this long is pinged.
     pub ping_interval: Duration,
-    /// How long the peer has to answer the ping.
+    /// How long the peer may take to answer the ping.
     pub ping_timeout: Duration,
     /// Bytes of one request's headers over HTTP/2. Source: Go's `DefaultMaxHeaderBytes`.
     pub header_bytes: u32,

@@ -92,7 +92,7 @@ pub trait Store: Send + Sync + 'static {
     /// store has ended by a fault, before or during this, or could not bring its files in order.
     async fn close(&self) -> Result<()>;
 
-    /// Waits until the store is closed, whether by a caller or by a fault in its code, after which it has to be opened
+    /// Waits until the store is closed, whether by a caller or by a fault in its code, after which it must be opened
     /// again. Never returns for a store that cannot end by itself.
     async fn closed(&self) {
         std::future::pending().await

@@ -86,7 +86,7 @@ impl Chance {
         self.lock().rates = rates;
     }
 
-    /// Sets whether the server is down. Its watches have to be ended as well: `FakeApi::disconnect`.
+    /// Sets whether the server is down. Its watches must be ended as well: `FakeApi::disconnect`.
     pub fn set_down(&self, down: bool) {
         self.lock().down = down;
     }

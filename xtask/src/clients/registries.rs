@@ -77,7 +77,7 @@ fn fetched(client: &Client, folder: &Path, log: &Path) -> Result<Option<Program>
         }
         Registry::Go => {
             let is_there = if client.command.is_empty() {
-                // The compiler itself decides whether anything has to be built.
+                // The compiler itself decides whether anything needs to be built.
                 all(go::program(client, folder, &scripts.join(&client.name))?, client, log)?
             } else {
                 installed(client, folder, log, go::commands)?

@@ -13,7 +13,7 @@ use super::registries::Program;
 use crate::bench::cluster::Cluster;
 use crate::http::JSON;
 
-/// How long the namespace's service account may take, which has to exist before its pods.
+/// How long the namespace's service account may take, which must exist before its pods.
 const ACCOUNT: Duration = Duration::from_secs(30);
 
 pub fn of(

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 /// The release of Kubernetes whose suite is run.
 pub const VERSION: &str = "1.37.0";
 
-/// Modules that `k8s.io/kubernetes` replaces by its own folders, and that other modules have to name
+/// Modules that `k8s.io/kubernetes` replaces by its own folders, and that other modules must name
 /// explicitly.
 const STAGING: &[&str] = &[
     "api",

@@ -222,7 +222,7 @@ impl Drop for Ground {
     }
 }
 
-/// Returns how the server's nsenter ended. It stops itself when the server is stopped, and has to be
+/// Returns how the server's nsenter ended. It stops itself when the server is stopped, and must be
 /// continued too.
 fn ended(nsenter: &mut Child) -> Result<Option<ExitStatus>> {
     let _ = kill(Pid::from_raw(nsenter.id().cast_signed()), Signal::SIGCONT);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::history::{Answer, Change, Event, History, Key, List, Request, Revision, State, Stream};
 
-/// A change as all streams have to show it.
+/// A change as all streams must show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Shown {
     change: Change,

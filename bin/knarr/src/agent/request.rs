@@ -155,7 +155,7 @@ fn outcome(csr: &CertificateSigningRequest) -> Outcome {
 }
 
 /// Waits for the certificate. If `waits`, also waits for a person's approval; otherwise returns the reason
-/// why a person has to approve it.
+/// why a person must approve it.
 async fn issued(client: &Client, name: &str, waits: bool) -> Result<Result<String, String>> {
     let stop = CancellationToken::new();
     let _stopped_at_the_end = stop.clone().drop_guard();
@@ -184,7 +184,7 @@ async fn issued(client: &Client, name: &str, waits: bool) -> Result<Result<Strin
             () = client.clock().sleep(PATIENCE), if !hinted => {
                 hinted = true;
                 let hint = match *state.borrow() {
-                    Outcome::Approved => "it is approved; its signer has to issue it".to_owned(),
+                    Outcome::Approved => "it is approved; its signer must issue it".to_owned(),
                     Outcome::Referred(ref why) => {
                         format!("{why} Approve it with `kubectl certificate approve {name}`")
                     }

@@ -13,7 +13,7 @@ const PERIOD_SECONDS_MAX: i32 = 1800;
 const WINDOW_SECONDS_MAX: i32 = 3600;
 const TYPES: [&str; 5] = ["ContainerResource", "External", "Object", "Pods", "Resource"];
 
-/// What a reference's API group has to be.
+/// What a reference's API group must be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Group {
     /// The old object has the same reference: nothing is checked.

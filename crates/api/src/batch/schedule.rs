@@ -50,7 +50,7 @@ const WEEKDAYS: Bounds =
     Bounds { low: 0, high: 6, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] };
 
 impl Schedule {
-    /// Parses a schedule; errors are in upstream's words.
+    /// Parses a schedule; errors have upstream's text.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Err("empty spec string".to_owned());

@@ -15,7 +15,7 @@ pub fn find(name: &str) -> Option<TimeZone> {
     TimeZone::tzif(canonical, data).ok()
 }
 
-/// Returns why a name is not a valid zone, in upstream's words.
+/// Returns why a name is not a valid zone, with upstream's error text.
 pub fn problem(name: &str) -> Option<String> {
     if name.contains("..") || name.starts_with('/') || name.contains('\\') {
         return Some("time: invalid location name".to_owned());

@@ -114,7 +114,7 @@ fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
-/// Returns the problem of an issued chain (PEM), in upstream's words; an empty chain has none.
+/// Returns the problem of an issued chain (PEM), with upstream's error text; an empty chain has none.
 pub fn certificate_problem(pem: &[u8]) -> Option<String> {
     if pem.is_empty() {
         return None;

@@ -44,7 +44,7 @@ pub fn validate_claim_spec(errors: &mut ErrorList, path: &Path, spec: &api::Pers
     class_name(errors, "volumeAttributesClassName", spec.volume_attributes_class_name.as_deref());
 }
 
-/// Validates the sources that a new volume is filled from: both fields have to agree.
+/// Validates the sources that a new volume is filled from: both fields must agree.
 fn data_sources(errors: &mut ErrorList, path: &Path, spec: &api::PersistentVolumeClaimSpec) {
     let reference = |errors: &mut ErrorList, path: &Path, name: &str, kind: &str, group: Option<&str>| {
         validate::required(errors, &path.child("name"), name);

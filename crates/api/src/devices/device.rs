@@ -180,7 +180,7 @@ fn nodes(errors: &mut ErrorList, path: &Path, device: &api::Device, per_device: 
     }
 }
 
-/// Validates the conditions that have to be true before a pod is bound, and those that end the waiting with a
+/// Validates the conditions that must be true before a pod is bound, and those that end the waiting with a
 /// failure.
 pub fn validate_binding(errors: &mut ErrorList, path: &Path, binding: &[String], failure: &[String]) {
     let (at, failure_at) = (path.child("bindingConditions"), path.child("bindingFailureConditions"));

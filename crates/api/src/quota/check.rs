@@ -32,7 +32,7 @@ pub struct Charge<'a> {
     pub now: Timestamp,
 }
 
-/// Why a write is refused, in upstream's words.
+/// Why a write is refused, with upstream's error text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
     /// The object is forbidden (403).

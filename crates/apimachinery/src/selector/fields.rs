@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why a field selector is refused, in upstream's words.
+/// Why a field selector is refused, with upstream's error text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FieldSelectorError {
     #[error("invalid selector: '{selector}'; can't understand '{term}'")]
@@ -23,7 +23,7 @@ pub struct FieldTerm {
     pub negated: bool,
 }
 
-/// A field selector: an object has to match all terms. The default selects everything.
+/// A field selector: an object must match all terms. The default selects everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FieldSelector {
     terms: Vec<FieldTerm>,

@@ -16,7 +16,7 @@ use crate::names;
 
 pub use fields::{FieldSelector, FieldSelectorError, FieldTerm};
 
-/// Why a label selector is refused, in upstream's words.
+/// Why a label selector is refused, with upstream's error text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
     /// The text does not follow the syntax.
@@ -161,7 +161,7 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// A label selector: an object has to meet all requirements. The default selects everything.
+/// A label selector: an object must meet all requirements. The default selects everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Selector {
     /// Sorted by key.

@@ -45,7 +45,7 @@ pub fn coerce(object: &mut Value, schema: &Schema, how: Coerced) -> Result<Vec<S
     Ok(unknown)
 }
 
-/// Returns `kind` and `apiVersion`, which have to be strings.
+/// Returns `kind` and `apiVersion`, which must be strings.
 fn meta_fields(object: &Value) -> Result<Vec<(&'static str, Value)>, String> {
     let mut found = Vec::new();
     for name in ["kind", "apiVersion"] {

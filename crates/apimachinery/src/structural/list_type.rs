@@ -1,4 +1,4 @@
-//! Lists that are sets or maps (`x-kubernetes-list-type`): elements, or their keys, have to be unique.
+//! Lists that are sets or maps (`x-kubernetes-list-type`): elements, or their keys, must be unique.
 
 use std::collections::BTreeMap;
 

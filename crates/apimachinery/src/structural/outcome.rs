@@ -1,4 +1,4 @@
-//! The results of a validation against a schema, in the words of the OpenAPI validation that upstream uses.
+//! The results of a validation against a schema, with the texts of the OpenAPI validation that upstream uses.
 
 use serde_json::Value;
 

@@ -50,7 +50,7 @@ impl Bucket {
         Self { throttle, tokens: f64::from(throttle.burst), filled: now }
     }
 
-    /// Takes a token for the next batch, and returns how long that batch has to wait for it.
+    /// Takes a token for the next batch, and returns how long that batch must wait for it.
     fn pass(&mut self, now: Duration) -> Duration {
         let gained = now.saturating_sub(self.filled).as_secs_f64() * self.throttle.qps;
         self.tokens = (self.tokens + gained).min(f64::from(self.throttle.burst));

@@ -79,7 +79,7 @@ impl Trail {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the RequestReceived stage. Returns `false` if a strict backend failed: the request has to be refused.
+    /// Records the RequestReceived stage. Returns `false` if a strict backend failed: the request must be refused.
     pub async fn received(&self) -> bool {
         let stored = self.stage(Stage::RequestReceived).await;
         if !stored {

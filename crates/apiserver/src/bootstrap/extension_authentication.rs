@@ -2,7 +2,7 @@
 //! CAs, proxy names and proxy headers to trust.
 //!
 //! With several servers, each adds its own entries to those that the others have written, because an aggregated
-//! server has to trust all of them. Source: kube-apiserver's cluster authentication trust controller.
+//! server must trust all of them. Source: kube-apiserver's cluster authentication trust controller.
 
 use jiff::Timestamp;
 use knarr_apimachinery::status::StatusError;

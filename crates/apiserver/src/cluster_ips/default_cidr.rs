@@ -49,7 +49,7 @@ pub async fn reconcile(registry: &Registry) -> Result<(), StatusError> {
     modify(registry, &request, &served, &params, target, Change::Update, &change).await.map(|_| ())
 }
 
-/// Returns whether the condition has to be set. Objects that are being deleted, have another range, or have the
+/// Returns whether the condition must be set. Objects that are being deleted, have another range, or have the
 /// condition already are left alone.
 fn needs_condition(cidr: &Value, own: &[Value]) -> bool {
     let conditions = cidr["status"]["conditions"].as_array();

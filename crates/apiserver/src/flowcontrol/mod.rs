@@ -72,7 +72,7 @@ struct State {
     waiters: HashMap<Id, oneshot::Sender<()>>,
     details: BTreeMap<Id, Detail>,
     retries: BTreeMap<String, Retry>,
-    /// The conditions that have to be written.
+    /// The conditions that must be written.
     dangling: Vec<Dangling>,
 }
 

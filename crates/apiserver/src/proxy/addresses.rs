@@ -35,7 +35,7 @@ pub fn check(address: &str) -> Result<(), StatusError> {
     if allowed { Ok(()) } else { Err(not_allowed()) }
 }
 
-/// Resolves the address of a node, which may be a host name; all addresses of the name have to be allowed. The caller
+/// Resolves the address of a node, which may be a host name; all addresses of the name must be allowed. The caller
 /// dials the returned address, not the name, because the name may resolve to another address later.
 pub async fn of_host(host: &str) -> Result<IpAddr, StatusError> {
     if let Ok(address) = host.parse() {

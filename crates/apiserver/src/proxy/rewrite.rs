@@ -74,7 +74,7 @@ pub fn escape(path: &[u8]) -> String {
     out
 }
 
-/// Returns the target of the backend's redirect as the client has to see it: `prefix` is the path up to `proxy`,
+/// Returns the target of the backend's redirect as the client must see it: `prefix` is the path up to `proxy`,
 /// `hosts` are the names under which the backend was called.
 pub fn location(redirect: &str, prefix: &str, hosts: &[&str]) -> String {
     let rest = ["http://", "https://"].iter().find_map(|scheme| redirect.strip_prefix(scheme));

@@ -56,7 +56,7 @@ fn repeats_too_often(pattern: &str) -> bool {
     })
 }
 
-/// Returns the error in Go's words, as far as possible.
+/// Returns the error with Go's text, as far as possible.
 fn problem(pattern: &str, error: &regex::Error) -> String {
     let text = error.to_string();
     let reason = if text.contains("unclosed group") {

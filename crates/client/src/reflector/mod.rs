@@ -185,7 +185,7 @@ impl Reflector {
         Ok(())
     }
 
-    /// Runs one watch from `version`, which it updates. After an error, the caller has to back off.
+    /// Runs one watch from `version`, which it updates. After an error, the caller must back off.
     async fn watch(&self, version: &mut String) -> Result<()> {
         let options = ListOptions {
             resource_version: Some(version.clone()),

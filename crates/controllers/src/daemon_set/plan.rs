@@ -1,4 +1,4 @@
-//! What a DaemonSet has to create and delete, to run on every node and to roll to a new template: pure functions.
+//! What a DaemonSet must create and delete, to run on every node and to roll to a new template: pure functions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

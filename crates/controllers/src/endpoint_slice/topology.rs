@@ -186,7 +186,7 @@ fn use_in(zone: &str) -> EndpointHints {
     EndpointHints { for_zones: Some(vec![ForZone { name: zone.to_owned() }]), for_nodes: None }
 }
 
-/// Returns what the hints of a slice add to the counts; `None` if they have to be recomputed.
+/// Returns what the hints of a slice add to the counts; `None` if they must be recomputed.
 fn hints_that_hold(
     slice: &EndpointSlice,
     counts: &Counts,

@@ -480,7 +480,7 @@ impl<'p> Look<'p> {
         go
     }
 
-    /// Returns how long the next pod has to wait after failures in a row.
+    /// Returns how long the next pod must wait after failures in a row.
     fn back_off(&self) -> Option<Duration> {
         let mut ended: Vec<(Timestamp, bool)> =
             self.ended().filter_map(|p| Some((finished_at(p)?, phase(p) == "Succeeded"))).collect();

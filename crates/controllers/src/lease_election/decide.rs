@@ -14,7 +14,7 @@ use knarr_api::kind::Kind;
 
 /// A candidate that has not renewed for this long is ignored.
 const VALID: SignedDuration = SignedDuration::from_mins(30);
-/// How long candidates have to answer a ping, and how long an answer counts.
+/// How long candidates may take to answer a ping, and how long an answer counts.
 pub const ELECTION: SignedDuration = SignedDuration::from_secs(5);
 
 /// What to do about a lease.

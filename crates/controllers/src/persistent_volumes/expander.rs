@@ -1,4 +1,4 @@
-//! Volume expander: emits an event that an external driver has to expand the volume of a claim that was enlarged.
+//! Volume expander: emits an event that an external driver must expand the volume of a claim that was enlarged.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a ReplicaSet or ReplicationController has to do, and its status: pure functions of it and its pods.
+//! What a ReplicaSet or ReplicationController must do, and its status: pure functions of it and its pods.
 
 use std::sync::Arc;
 

@@ -112,7 +112,7 @@ impl<'v> View<'v> {
         self.pods.iter().filter_map(|p| Some((ordinal(self.set, p)?, &**p))).collect()
     }
 
-    /// Returns all actions to do now, in order; further ones have to wait for a change.
+    /// Returns all actions to do now, in order; further ones must wait for a change.
     pub fn plan(&self) -> Vec<Action<'v>> {
         let mut actions = Vec::new();
         if self.set.metadata.deletion_timestamp.is_some() {

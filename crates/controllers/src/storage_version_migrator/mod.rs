@@ -209,7 +209,7 @@ impl Controller {
         self.conclude(&migration, outcome).await
     }
 
-    /// Records the resourceVersion up to which objects have to be rewritten.
+    /// Records the resourceVersion up to which objects must be rewritten.
     async fn note_checkpoint(&self, migration: &StorageVersionMigration, served: &Served) -> Result<()> {
         let resource = &served.resource;
         if !VERBS.iter().all(|verb| served.supports(verb)) {

@@ -97,7 +97,7 @@ impl Allocations {
         self.pods.entry(pod.uid().to_owned()).or_insert(entry);
     }
 
-    /// Takes the newest version of a pod; returns whether a resize has to be decided.
+    /// Takes the newest version of a pod; returns whether a resize must be decided.
     pub fn want(&mut self, pod: &Arc<Pod>) -> bool {
         let Some(entry) = self.pods.get_mut(pod.uid()) else { return false };
         if !entry.allocated.differs(pod) {

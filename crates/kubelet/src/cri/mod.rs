@@ -32,7 +32,7 @@ use messages as cri;
 use relists::Relists;
 
 const VERSION: &str = "/runtime.v1.RuntimeService/Version";
-/// The number of events that a receiver may lag behind; one that lags more has to list everything again.
+/// The number of events that a receiver may lag behind; one that lags more must list everything again.
 const EVENTS: usize = 1024;
 
 /// The endpoints and settings of a CRI runtime.
@@ -111,7 +111,7 @@ impl Cri {
         let invalid = |error| format!("validate CRI v1 runtime API for endpoint {endpoint:?}: {error}");
         opened.ask_version().await.map_err(invalid)?;
         opened.check_cgroup_driver().await?;
-        // The features have to be known before the first pod starts; readiness is read again later.
+        // The features must be known before the first pod starts; readiness is read again later.
         opened.ask_readiness().await;
         opened.all_images().await.map_err(|error| format!("validate CRI v1 image API: {error}"))?;
         let picture = opened.picture().await.map_err(invalid)?;

@@ -35,7 +35,7 @@ impl Version {
     }
 }
 
-/// Returns the highest version that both sides support, which has to be 1.x.
+/// Returns the highest version that both sides support, which must be 1.x.
 pub fn highest_supported(versions: &[String]) -> Result<Version, String> {
     if versions.is_empty() {
         return Err("empty array for supported versions".to_owned());

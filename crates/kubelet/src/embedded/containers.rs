@@ -85,7 +85,7 @@ fn mounts(config: &ContainerConfig, sandbox_dir: &Path) -> Vec<runtime::Mount> {
         })
         .map(|(path, name)| bind(path, &sandbox_dir.join(name), config.readonly_rootfs))
         .collect();
-    // A mount below another one has to follow it.
+    // A mount below another one must follow it.
     let mut own: Vec<&Mount> = config.mounts.iter().collect();
     own.sort_by_key(|m| m.container_path.split('/').filter(|part| !part.is_empty()).count());
     mounts.extend(own.into_iter().map(|m| {

@@ -29,7 +29,7 @@ use crate::pod_network::PodNetwork;
 use crate::runtime::*;
 use crate::user_namespaces;
 
-/// The number of events that a receiver may lag behind; one that lags more has to list everything again.
+/// The number of events that a receiver may lag behind; one that lags more must list everything again.
 const EVENTS: usize = 1024;
 
 /// Knarr's own annotations; all others on a sandbox or container belong to the pod and Kubernetes.

@@ -229,7 +229,7 @@ impl NodeStatusManager {
         let myself = Arc::clone(&self);
         let uid = move || myself.node().map(|node| node.uid().to_owned());
         let name = self.options.node_name.clone();
-        // The lease names the node as its owner, which has to exist first.
+        // The lease names the node as its owner, which must exist first.
         let mut registered = self.registered.subscribe();
         let lease = async {
             let exists = async { registered.wait_for(|yes| *yes).await.is_ok() };

@@ -29,7 +29,7 @@ impl Amount {
     }
 }
 
-/// The amounts of each resource that have to stay free.
+/// The amounts of each resource that must stay free.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Thresholds {
     pub memory_available: Amount,
@@ -85,7 +85,7 @@ impl Thresholds {
         }
     }
 
-    /// Returns the part of a node's resource that pods cannot have, because it has to stay free.
+    /// Returns the part of a node's resource that pods cannot have, because it must stay free.
     pub fn kept(&self, resource: &str, whole: u64) -> u64 {
         match resource {
             "memory" => self.memory_available.of(whole),

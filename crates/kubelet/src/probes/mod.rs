@@ -209,7 +209,7 @@ impl Worker {
         }
     }
 
-    /// Waits; returns false when the worker has to end.
+    /// Waits; returns false when the worker must end.
     async fn wait(&self, time: Duration) -> bool {
         tokio::select! {
             () = self.stop.cancelled() => false,
@@ -234,7 +234,7 @@ impl Worker {
         }
     }
 
-    /// Runs one tick. Returns the time until the next one; `None` when the worker has to end.
+    /// Runs one tick. Returns the time until the next one; `None` when the worker must end.
     async fn tick(&mut self, period: Duration) -> Option<Duration> {
         let Some(status) = self.manager.status.get(self.pod.uid()) else { return Some(period) };
         let now = self.manager.clock.now();

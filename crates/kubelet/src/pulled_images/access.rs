@@ -9,7 +9,7 @@ use super::records::{ImagePullCredentials, ImagePullSecret, hex_sha256};
 /// upstream's writeRecordWhileMatchingLimit.
 const MAX_REMEMBERED: usize = 100;
 /// The maximal number of Secrets in a record. A full record is replaced by a new one; pods whose Secrets are
-/// dropped have to pull again.
+/// dropped must pull again.
 const MAX_SECRETS: usize = 1000;
 
 /// What a pod needs to use a present image without pulling it.
@@ -18,7 +18,7 @@ pub enum Access {
     Granted,
     /// One of these Secrets.
     Secrets(Vec<ImagePullSecret>),
-    /// The pod has to pull the image.
+    /// The pod must pull the image.
     Refused,
 }
 

@@ -81,7 +81,7 @@ impl PulledImages {
     }
 
     /// Records images that have the name of an intent, as they may be the result of that pull. Their credentials
-    /// are not known, so that the next pod has to present its own.
+    /// are not known, so that the next pod must present its own.
     fn settle_idle(
         &self,
         intents: &mut BTreeMap<String, Intent>,
@@ -175,7 +175,7 @@ impl PulledImages {
         }
     }
 
-    /// Records that a pull begins; exactly one of `pulled`, `failed`, `abandoned` has to follow. `present` is the
+    /// Records that a pull begins; exactly one of `pulled`, `failed`, `abandoned` must follow. `present` is the
     /// image of that name before the pull.
     pub fn begin(&self, wanted: &str, present: Option<&Image>) -> Result<(), RecordError> {
         let mut intents = self.lock();

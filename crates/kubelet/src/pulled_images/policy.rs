@@ -99,7 +99,7 @@ impl Pattern {
     }
 }
 
-/// Decides when a pod has to present credentials for an image on the node.
+/// Decides when a pod must present credentials for an image on the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VerificationPolicy {
     name: PolicyName,

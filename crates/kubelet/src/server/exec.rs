@@ -264,7 +264,7 @@ impl Task {
         };
         tokio::select! {
             () = stop.cancelled() => {}
-            // Both have to end: the connection ends after the session has dropped its output.
+            // Both must end: the connection ends after the session has dropped its output.
             _ = async { tokio::join!(session, connection) } => {}
         }
     }

@@ -285,7 +285,7 @@ fn changed_conditions(from: &PodStatus, to: &PodStatus) -> Vec<Value> {
             continue;
         }
         let Ok(mut value) = serde_json::to_value(condition) else { continue };
-        // A condition is merged field by field: fields that are not set any more have to be null.
+        // A condition is merged field by field: fields that are not set any more must be null.
         if let Some(fields) = value.as_object_mut() {
             for (name, had, has) in [
                 ("reason", before.is_some_and(|b| b.reason.is_some()), condition.reason.is_some()),

@@ -1,4 +1,4 @@
-//! Errors of mounting volumes, in upstream's words.
+//! Errors of mounting volumes, with upstream's texts.
 
 use std::io;
 use std::path::{Path, PathBuf};

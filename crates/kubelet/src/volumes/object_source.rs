@@ -71,7 +71,7 @@ impl ObjectSource {
     }
 
     /// Subscribes to the uids of pods of which an object was added, changed or deleted. A listener that lags
-    /// behind has to refresh all pods.
+    /// behind must refresh all pods.
     pub fn changes(&self) -> broadcast::Receiver<String> {
         self.changes.subscribe()
     }

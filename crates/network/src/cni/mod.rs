@@ -76,7 +76,7 @@ impl Cni {
     }
 
     /// Connects a pod by running every plugin of the list in order. A sandbox that is already connected keeps
-    /// its addresses. After an error the caller has to call [`Cni::del`].
+    /// its addresses. After an error the caller must call [`Cni::del`].
     pub async fn add(
         &self,
         pod: &PodRef,

@@ -146,7 +146,7 @@ async fn take(registry: &Registry, key: &Bytes, service: &Value) -> Result<Op, S
     Ok(Op::Put { key: key.clone(), value: Bytes::from(owner), lease: None })
 }
 
-/// Returns whether the server has to choose an address.
+/// Returns whether the server must choose an address.
 fn lacks_ip(service: &Value) -> bool {
     let spec = &service["spec"];
     spec["type"] != "ExternalName" && spec["clusterIP"].as_str().unwrap_or("").is_empty()

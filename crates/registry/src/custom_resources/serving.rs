@@ -1,4 +1,4 @@
-//! The custom resources in the table, each with its cache, and when an entry has to be replaced.
+//! The custom resources in the table, each with its cache, and when an entry must be replaced.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

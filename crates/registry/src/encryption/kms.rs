@@ -291,7 +291,7 @@ mod tests {
         assert!(!stored.windows(6).any(|w| w == b"secret"));
         assert_eq!(kms.decrypt(&stored, b"/registry/a").await.unwrap(), b"secret");
         assert!(kms.decrypt(&stored, b"/registry/b").await.is_err());
-        // After a restart the service has to decrypt the data key.
+        // After a restart the service must decrypt the data key.
         assert_eq!(open().decrypt(&stored, b"/registry/a").await.unwrap(), b"secret");
         assert_eq!(kms.health().await, Ok(()));
         serving.abort();

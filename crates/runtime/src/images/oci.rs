@@ -185,7 +185,7 @@ impl Platform {
 }
 
 /// Returns the manifest of an index that suits `platform` best; of equal ones, the first. Entries without a
-/// platform are the last choice: the caller has to check their configuration.
+/// platform are the last choice: the caller must check their configuration.
 pub fn select_platform<'a>(index: &'a Index, platform: &Platform) -> Option<&'a Descriptor> {
     let usable = |d: &&Descriptor| {
         matches!(d.media_type.as_str(), OCI_MANIFEST | DOCKER_MANIFEST | OCI_INDEX | DOCKER_LIST | "")

@@ -29,7 +29,7 @@ pub struct ImageStore {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Removed {
     pub untagged: Vec<String>,
-    /// `None` if collecting has to wait until a pull or import has ended.
+    /// `None` if collecting must wait until a pull or import has ended.
     pub collected: Option<Collected>,
 }
 
@@ -139,7 +139,7 @@ impl ImageStore {
     }
 
     /// Removes content that no image and no snapshot needs, for example that of failed pulls. Returns `None` if
-    /// it has to wait until a pull or import has ended; it then runs automatically.
+    /// it must wait until a pull or import has ended; it then runs automatically.
     pub async fn collect(&self) -> Result<Option<Collected>, ImageError> {
         self.blocking("collecting content", |inner| inner.collector.collect()).await
     }

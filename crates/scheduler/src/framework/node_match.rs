@@ -19,7 +19,7 @@ struct OnLabel {
     absent: bool,
 }
 
-/// Requirements that all have to match. A term without requirements matches nothing.
+/// Requirements that all must match. A term without requirements matches nothing.
 #[derive(Debug, Clone)]
 pub struct Term {
     labels: Vec<OnLabel>,
@@ -90,7 +90,7 @@ impl NodeMatcher {
         }
     }
 
-    /// Compiles the terms of a node selector; one of them has to match.
+    /// Compiles the terms of a node selector; one of them must match.
     pub fn any_of(cluster: &Snapshot, selector: &NodeSelector) -> Self {
         Self { selector: None, terms: Some(compile_terms(cluster, selector)) }
     }

@@ -174,7 +174,7 @@ pub trait PostFilter: Plugin {
 pub struct NoRoom {
     /// The message for events and conditions.
     pub words: String,
-    /// Whether an earlier nomination of the pod has to be withdrawn.
+    /// Whether an earlier nomination of the pod must be withdrawn.
     pub withdraw: bool,
 }
 
@@ -300,7 +300,7 @@ pub trait PodGroupPostFilter: Plugin {
     ) -> Result<GroupRoom, Status>;
 }
 
-/// Work that has to be done before the binding, such as provisioning a volume.
+/// Work that must be done before the binding, such as provisioning a volume.
 #[async_trait]
 pub trait PreBind: Plugin {
     /// Returns `Skip` if PreBind has no work to do for the pod. Source: upstream's PreBindPreFlight.

@@ -12,7 +12,7 @@ pub enum Code {
     Unschedulable,
     /// Unschedulable at present, and removing pods from the node would not help.
     UnschedulableAndUnresolvable,
-    /// Permit: the pod has to wait.
+    /// Permit: the pod must wait.
     Wait,
     /// The plugin has nothing to do for this pod, in later related extension points either.
     Skip,

@@ -29,7 +29,7 @@ pub struct EtcdOptions {
     pub connect_timeout: Duration,
     /// The number of operations, and of conditions, in one transaction: etcd's `--max-txn-ops`.
     pub max_txn_ops: usize,
-    /// The number of batches that may wait for a watch's reader before etcd has to wait.
+    /// The number of batches that may wait for a watch's reader before etcd must wait.
     pub watch_buffer: usize,
     pub time: TimeSource,
 }

@@ -67,7 +67,7 @@ impl Bound {
         Ok(())
     }
 
-    /// Records an event; returns its resourceVersion, or `None` for an error, after which the watch has to
+    /// Records an event; returns its resourceVersion, or `None` for an error, after which the watch must
     /// start again.
     fn take(&self, event: &serde_json::Value) -> Option<String> {
         let metadata = &event["object"]["metadata"];

@@ -53,7 +53,7 @@ pub fn run(
     let bound = Bound::watch(&access)?;
     std::thread::scope(|scope| {
         let mut outcome = None;
-        // The background work has to end even if a step fails.
+        // The background work must end even if a step fails.
         let mut steps = || -> Result<()> {
             for (at, step) in workload.steps.iter().enumerate() {
                 let last = at + 1 == workload.steps.len();

@@ -32,7 +32,7 @@ use crate::pki::{self, Pki};
 #[command(
     after_help = "Examples:\n  knarr certificates rotate-ca begin\n  knarr certificates rotate-ca status\n  \
     knarr certificates rotate-ca sign\n  knarr certificates rotate-ca finish\n\n\
-    After each step the server has to be restarted; pods keep running. docs/certificates.md says what happens and \
+    After each step the server must be restarted; pods keep running. docs/certificates.md says what happens and \
     what to wait for."
 )]
 pub struct RotateCaArgs {

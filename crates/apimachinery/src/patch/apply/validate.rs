@@ -1,4 +1,4 @@
-//! Validates an applied configuration against the schema, in upstream's words.
+//! Validates an applied configuration against the schema, with upstream's error texts.
 
 use std::collections::HashSet;
 

@@ -15,7 +15,7 @@ const RETAIN_KEYS: &str = "$retainKeys";
 const DELETE_FROM: &str = "$deleteFromPrimitiveList";
 const SET_ORDER: &str = "$setElementOrder";
 
-/// Why a strategic merge patch is refused, in upstream's words.
+/// Why a strategic merge patch is refused, with upstream's error text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StrategicError {
     #[error("json: cannot unmarshal {0} into Go value of type map[string]interface {{}}")]

@@ -19,7 +19,7 @@ pub use request::{decode_as, decode_request};
 
 use super::Struct;
 
-/// Why bytes cannot be decoded, in the words of Go's generated code.
+/// Why bytes cannot be decoded, with the error text of Go's generated code.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     #[error("unexpected EOF")]

@@ -66,7 +66,7 @@ fn compare(facts: &str) -> (usize, Vec<String>) {
         let (text, message) = (fact["json"].as_str().unwrap(), fact["pb"].as_str().unwrap());
         let message = base64::decode(message.as_bytes()).unwrap();
         let object = validate::decode(text.as_bytes(), schema).unwrap().value;
-        // If Go does not read back what it wrote, the decoder has to match what Go reads.
+        // If Go does not read back what it wrote, the decoder must match what Go reads.
         let back = fact["back"].as_str().unwrap_or(text);
         let back = validate::decode(back.as_bytes(), schema).unwrap().value;
         match decode(&message, schema) {

@@ -144,7 +144,7 @@ pub fn put_message(
 ) -> Result<(), EncodeError> {
     put_tag(out, number, BYTES);
     let start = out.len();
-    // Most messages are shorter than 128 bytes: the length fits one byte and nothing has to be moved.
+    // Most messages are shorter than 128 bytes: the length fits one byte and nothing needs to be moved.
     out.push(0);
     write(out)?;
     let length = out.len() - start - 1;

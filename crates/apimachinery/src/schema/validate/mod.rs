@@ -36,7 +36,7 @@ pub struct Decoded {
     pub strict_errors: Vec<String>,
 }
 
-/// Why bytes cannot be decoded, in Go's words.
+/// Why bytes cannot be decoded, with Go's error text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! Checks bytes against the JSON grammar (RFC 8259); errors are in the words of Go's decoder.
+//! Checks bytes against the JSON grammar (RFC 8259); errors have the texts of Go's decoder.
 
 use super::quote::quote_byte;
 
@@ -6,7 +6,7 @@ use super::quote::quote_byte;
 /// below that of serde_json (127), so that accepted values can be read back.
 pub const MAX_DEPTH: usize = 120;
 
-/// A syntax error, in Go's words.
+/// A syntax error, with Go's text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SyntaxError {
     #[error("unexpected end of JSON input")]

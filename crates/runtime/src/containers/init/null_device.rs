@@ -12,7 +12,7 @@ use crate::containers::sys::{self, cstring};
 
 const PATH: &str = "/dev/null";
 
-/// Creates a detached mount of the host's null device; has to be called before the container's root is entered.
+/// Creates a detached mount of the host's null device; must be called before the container's root is entered.
 ///
 /// The mount is read-only: data still passes, but root in a container cannot change the mode, owner or times of
 /// the device that the whole host uses.

@@ -160,8 +160,8 @@ impl Process {
     /// there than the program, because processes of the namespace may be able to take it over.
     ///
     /// One step may need more rights: without no_new_privs, a filter is installed before the capabilities are
-    /// dropped, and every later system call has to pass it. If no process can trace the sibling, the filter is
-    /// installed last, so that only execve has to pass it.
+    /// dropped, and every later system call must pass it. If no process can trace the sibling, the filter is
+    /// installed last, so that only execve must pass it.
     fn join_and_confine(&self, joined: JoinedPids<'_>, report: BorrowedFd<'_>) -> Result<(), Failure> {
         let filter_comes_last = self.filter.is_some() && !self.no_new_privileges && !joined.traced;
         if !filter_comes_last {

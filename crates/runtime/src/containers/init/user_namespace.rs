@@ -8,7 +8,7 @@ use crate::containers::sys;
 
 /// Enters the namespace as its root user, and a mount namespace that belongs to it.
 ///
-/// The pid namespace has to belong to it, too, or no procfs could be mounted. A process cannot move itself into
+/// The pid namespace must belong to it, too, or no procfs could be mounted. A process cannot move itself into
 /// a new pid namespace: with `new_pid_namespace` a sibling continues, which is a child of the shim like this
 /// process. This process reports the sibling to the shim and ends.
 pub fn enter(

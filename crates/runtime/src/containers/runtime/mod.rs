@@ -25,7 +25,7 @@ pub use exec::{AttachRequest, ExecOutput, ExecRequest};
 use sandbox::Sandbox;
 use shim_program::ShimProgram;
 
-/// A receiver that is this many events behind misses events and has to list again.
+/// A receiver that is this many events behind misses events and must list again.
 const EVENT_QUEUE: usize = 1024;
 
 /// The paths, the shim program and the cgroups of a runtime.

@@ -228,7 +228,7 @@ impl Container {
         let job =
             Job { runtime: runtime.clone(), bundle, id: self.spec.id.clone(), task: Task::Start, terminal };
         let mut launched = launch_by_runtime(&job, stdio)?;
-        // The runtime opens the namespace through the shim's descriptor, which has to stay open.
+        // The runtime opens the namespace through the shim's descriptor, which must stay open.
         launched.report.joined_pids = joined;
         Ok(launched)
     }

@@ -26,7 +26,7 @@ pub fn closure(programs: &BTreeMap<String, PathBuf>) -> Result<BTreeMap<String, 
         }
     }
     // Every library is placed beside the C library, in a folder that the loader always searches, so that no
-    // cache file and no run path has to match the image.
+    // cache file and no run path needs to match the image.
     let home = found.get("libc.so.6").and_then(|libc| libc.parent()).unwrap_or(Path::new("/lib")).to_owned();
     let interpreters: BTreeSet<PathBuf> = out.values().filter_map(|p| fs::canonicalize(p).ok()).collect();
     for (name, host) in found {

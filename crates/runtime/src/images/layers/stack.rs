@@ -17,7 +17,7 @@ impl Stack {
     }
 
     /// Returns the real path and metadata of the file that is visible at `path` (relative, without links and
-    /// dots). The parents have to be real directories; the caller resolves links in them.
+    /// dots). The parents must be real directories; the caller resolves links in them.
     pub fn find(&self, path: &Path) -> Option<(PathBuf, Metadata)> {
         for layer in &self.layers {
             match find_in(layer, path) {

@@ -54,7 +54,7 @@ impl Devices {
         }
     }
 
-    /// Returns the pod's claims. The error says which claim the pod has to wait for.
+    /// Returns the pod's claims. The error says which claim the pod must wait for.
     pub fn claims_of(&self, pod: &Pod) -> Result<Vec<Arc<ResourceClaim>>, String> {
         let mut claims = Vec::new();
         for of in pod_claims(pod) {

@@ -183,7 +183,7 @@ impl NodeFilter for HasDevices {
     }
 }
 
-/// Returns the claims, plus one for the extended resources that devices of this node have to provide.
+/// Returns the claims, plus one for the extended resources that devices of this node must provide.
 fn with_extended(
     claims: &[Arc<ResourceClaim>],
     extended: Option<&Extended>,

@@ -1,4 +1,4 @@
-//! Binding conditions: whether devices that have to be prepared before a pod can use them are ready.
+//! Binding conditions: whether devices that must be prepared before a pod can use them are ready.
 
 use std::time::Duration;
 

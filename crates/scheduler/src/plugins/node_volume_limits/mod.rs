@@ -216,7 +216,7 @@ impl NodeFilter for Limits {
         }
         let attached = self.attached.get(node.row.name()).map_or(&[][..], Vec::as_slice);
         let pods = || node.row.pods.iter().map(|pod| &pod.footprint);
-        // If the limit holds even when disks are counted twice, no claim has to be read.
+        // If the limit holds even when disks are counted twice, no claim needs to be read.
         let used = pods().map(|f| f.claims.len() + f.disks.len()).sum::<usize>() + attached.len();
         let over = |wanted: &BTreeSet<Attached>, used: &dyn Fn(&str) -> i64| {
             drivers.iter().any(|(driver, limit)| {

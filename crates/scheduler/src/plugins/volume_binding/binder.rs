@@ -27,7 +27,7 @@ pub struct Binder {
     pub volumes: Assumed<PersistentVolume>,
 }
 
-/// A pod's claims, sorted by what still has to be done for them.
+/// A pod's claims, sorted by what must still be done for them.
 #[derive(Debug, Clone, Default)]
 pub struct PodClaims {
     /// The volumes of the bound claims; `None` for a deleted volume.
@@ -40,7 +40,7 @@ pub struct PodClaims {
     volumes: BTreeMap<String, Vec<Arc<PersistentVolume>>>,
 }
 
-/// What has to be done before the pod can be bound to a node.
+/// What must be done before the pod can be bound to a node.
 #[derive(Debug, Clone, Default)]
 pub struct PodVolumes {
     pub bindings: Vec<(Arc<PersistentVolume>, Arc<PersistentVolumeClaim>)>,
@@ -105,7 +105,7 @@ impl Binder {
         wanted.foreign(pod, &claim).map_or(Ok(()), Err)
     }
 
-    /// Sorts the pod's claims by what still has to be done for them.
+    /// Sorts the pod's claims by what must still be done for them.
     pub fn pod_claims(&self, pod: &Pod) -> Result<PodClaims, String> {
         let mut sorted = PodClaims::default();
         for wanted in claimed(pod) {

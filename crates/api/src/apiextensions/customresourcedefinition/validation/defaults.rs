@@ -1,4 +1,4 @@
-//! Defaults in a schema: each has to be valid against the schema of its own field.
+//! Defaults in a schema: each must be valid against the schema of its own field.
 
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::structural::{self, Schema};

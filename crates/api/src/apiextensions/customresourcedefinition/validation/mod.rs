@@ -1,4 +1,4 @@
-//! Validation of CustomResourceDefinitions, in upstream's words.
+//! Validation of CustomResourceDefinitions, with upstream's error texts.
 
 mod conversion;
 mod defaults;

@@ -1,4 +1,4 @@
-//! The CEL rules of a schema: each has to compile, and the estimated cost of each and of all is limited.
+//! The CEL rules of a schema: each must compile, and the estimated cost of each and of all is limited.
 
 use std::sync::Arc;
 

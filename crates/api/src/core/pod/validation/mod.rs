@@ -1,4 +1,4 @@
-//! Validation of pods and pod templates, in upstream's words.
+//! Validation of pods and pod templates, with upstream's error texts.
 
 mod annotations;
 mod container;
@@ -49,7 +49,7 @@ pub fn create(pod: &Pod) -> ErrorList {
     errors
 }
 
-/// Validates what has to hold for a pod at any time.
+/// Validates what must hold for a pod at any time.
 fn metadata_and_spec(pod: &Pod) -> ErrorList {
     let mut errors = ErrorList::new();
     let path = Path::new("spec");

@@ -46,7 +46,7 @@ enum Source {
 }
 
 impl Devices {
-    /// Opens the devices; has to be called while the host's file system is still accessible.
+    /// Opens the devices; must be called while the host's file system is still accessible.
     pub fn open(given: &[ResolvedDevice], in_user_namespace: bool) -> Result<Self, Failure> {
         let open = |path: &Path| {
             if !in_user_namespace {

@@ -16,12 +16,12 @@ pub struct NullCover {
 }
 
 impl NullCover {
-    /// Mounts the device; has to be called before the container's root is entered.
+    /// Mounts the device; must be called before the container's root is entered.
     pub fn open() -> io::Result<Self> {
         Ok(Self { tree: null_device::mount_of_host()?, attached: false })
     }
 
-    /// Opens the device itself for standard streams; also has to be called before the container's root is
+    /// Opens the device itself for standard streams; must also be called before the container's root is
     /// entered.
     pub fn device(&self) -> io::Result<OwnedFd> {
         null_device::of_host(self.tree.as_fd())
