@@ -284,7 +284,7 @@ impl LeaderElection {
         let next = LeaseSpec {
             renew_time: Some(MicroTime(now)),
             acquire_time: Some(spec.acquire_time.clone().unwrap_or(MicroTime(now))),
-            lease_duration_seconds: i32::try_from(self.lease_duration.as_secs()).ok(),
+            lease_duration_seconds: whole_seconds(self.lease_duration),
             preferred_holder: None,
             ..spec
         };
@@ -294,7 +294,7 @@ impl LeaderElection {
     fn spec(&self, acquired: Timestamp, renewed: Timestamp, transitions: i32) -> LeaseSpec {
         LeaseSpec {
             holder_identity: Some(self.identity.clone()),
-            lease_duration_seconds: i32::try_from(self.lease_duration.as_secs()).ok(),
+            lease_duration_seconds: whole_seconds(self.lease_duration),
             acquire_time: Some(MicroTime(acquired)),
             renew_time: Some(MicroTime(renewed)),
             lease_transitions: Some(transitions),
@@ -409,9 +409,22 @@ impl Seen {
     }
 }
 
+/// Returns the duration as a Lease states it. A part of a second counts as a whole one: others must not take the lease
+/// while its holder believes in it.
+fn whole_seconds(duration: Duration) -> Option<i32> {
+    i32::try_from(duration.as_millis().div_ceil(1000)).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn leases_last_no_shorter_than_their_holders_believe() {
+        for (millis, seconds) in [(1, 1), (1000, 1), (1500, 2), (15_000, 15)] {
+            assert_eq!(whole_seconds(Duration::from_millis(millis)), Some(seconds), "{millis}");
+        }
+    }
 
     #[test]
     fn a_leader_that_nobody_confirms_is_ill() {

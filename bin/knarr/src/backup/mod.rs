@@ -125,9 +125,13 @@ async fn read_store(args: &BackupArgs, layout: &Layout) -> Result<Snapshot> {
         ),
         error => anyhow::Error::new(error),
     })?;
-    let taken = snapshot(&store).await;
-    store.close().await?;
-    Ok(taken?)
+    let (taken, closed) = (snapshot(&store).await, store.close().await);
+    let taken = taken?;
+    if let Err(error) = closed {
+        // Nothing was written: the snapshot is whole, and the next start checks the file.
+        eprintln!("warning: {error}");
+    }
+    Ok(taken)
 }
 
 /// Refuses a snapshot that is not the whole cluster that the data folder's keys belong to.
