@@ -223,27 +223,42 @@ impl LeaderElection {
 
     /// Tries once to take or renew the lease. If this process holds it afterwards, returns the earliest time of the
     /// write: right before it was sent. Others count from the write, not from its answer.
+    ///
+    /// A holder renews what it wrote last, without reading it first. Source: client-go's `tryAcquireOrRenew`.
     async fn try_once(&self, client: &Client, seen: &mut Seen) -> Result<Option<Duration>> {
+        if let Some(written) = seen.written.take() {
+            match self.write(client, seen, &written).await {
+                Err(e) if e.is_conflict() || e.is_not_found() => {}
+                other => return other,
+            }
+        }
         let now = client.clock().now();
         let lease = match client.get::<Lease>(&self.namespace, &self.name).await {
             Ok(lease) => lease,
             Err(e) if e.is_not_found() && self.coordinated => return Ok(None),
             Err(e) if e.is_not_found() => {
                 let sent = client.clock().monotonic();
-                client.create(&self.first_lease(now)).await?;
+                seen.written = Some(client.create(&self.first_lease(now)).await?);
                 return Ok(Some(sent));
             }
             Err(e) => return Err(e),
         };
-        seen.observe(&lease, client.clock().monotonic());
+        self.write(client, seen, &lease).await
+    }
+
+    /// Takes or renews this state of the lease, if this process may.
+    async fn write(&self, client: &Client, seen: &mut Seen, lease: &Lease) -> Result<Option<Duration>> {
+        let now = client.clock().now();
+        seen.observe(lease, client.clock().monotonic());
         let unchanged_for = seen.unchanged_for(client.clock().monotonic());
         let next = match self.coordinated {
-            true => self.renewed_lease(&lease, now, unchanged_for),
-            false => self.next_lease(&lease, now, unchanged_for),
+            true => self.renewed_lease(lease, now, unchanged_for),
+            false => self.next_lease(lease, now, unchanged_for),
         };
         let Some(next) = next else { return Ok(None) };
         let sent = client.clock().monotonic();
-        client.update(&next).await.map(|_| Some(sent))
+        seen.written = Some(client.update(&next).await?);
+        Ok(Some(sent))
     }
 
     fn first_lease(&self, now: Timestamp) -> Lease {
@@ -394,6 +409,8 @@ fn held_for(spec: &LeaseSpec) -> Duration {
 struct Seen {
     spec: Option<LeaseSpec>,
     at: Duration,
+    /// The lease as this process wrote it last, if nothing failed since.
+    written: Option<Lease>,
 }
 
 impl Seen {

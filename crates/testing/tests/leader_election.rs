@@ -4,13 +4,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
+use bytes::Bytes;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Event};
-use knarr_api::kind::Kind;
+use knarr_api::kind::{Kind, ResourceType};
 use knarr_apimachinery::clock::Clock;
 use knarr_client::clock::TokioClock;
 use knarr_client::leader_election::LeaderElection;
 use knarr_client::leadership::Leadership;
+use knarr_client::transport::{List, ListOptions, Transport, WatchStream};
 use knarr_client::{Client, Error};
 use knarr_testing::FakeApi;
 use knarr_testing::faults::{Chance, Faulty, Rates};
@@ -174,4 +177,76 @@ async fn a_lost_lease_stops_writes_even_if_renewals_were_answered_late() {
         stop.cancel();
         tokio::time::timeout(Duration::from_secs(60), first).await.unwrap().unwrap();
     }
+}
+
+/// Counts reads of single objects.
+struct Reads {
+    inner: Arc<dyn Transport>,
+    gets: Arc<AtomicUsize>,
+}
+
+#[async_trait]
+impl Transport for Reads {
+    async fn send(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>, Error> {
+        if request.method() == http::Method::GET {
+            self.gets.fetch_add(1, Ordering::SeqCst);
+        }
+        self.inner.send(request).await
+    }
+
+    async fn list(
+        &self,
+        resource: &ResourceType,
+        namespace: Option<&str>,
+        options: &ListOptions,
+    ) -> Result<List, Error> {
+        self.inner.list(resource, namespace, options).await
+    }
+
+    async fn watch(
+        &self,
+        resource: &ResourceType,
+        namespace: Option<&str>,
+        options: &ListOptions,
+    ) -> Result<WatchStream, Error> {
+        self.inner.watch(resource, namespace, options).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_renews_without_reading_until_others_write() {
+    let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
+    let api = FakeApi::new(Arc::clone(&clock), &[Lease::RESOURCE, Event::RESOURCE]);
+    let gets = Arc::new(AtomicUsize::new(0));
+    let reads = Reads { inner: Arc::clone(api.client().transport()), gets: Arc::clone(&gets) };
+    let client = Client::new(Arc::new(reads), Arc::clone(&clock), "one");
+    let election = LeaderElection {
+        lease_duration: LEASE,
+        renew_deadline: RENEW_DEADLINE,
+        retry_period: Duration::from_millis(500),
+        ..LeaderElection::new("kube-system", "kube-controller-manager", "one")
+    };
+    let (stop, lost) = (CancellationToken::new(), Arc::new(AtomicBool::new(false)));
+    let (until, shown) = (stop.clone(), Arc::clone(&lost));
+    let running = tokio::spawn(async move {
+        let work = |leading: Leadership| {
+            let (lost, leading) = (Arc::clone(&shown), leading.until);
+            async move {
+                leading.cancelled().await;
+                lost.store(true, Ordering::SeqCst);
+            }
+        };
+        election.while_leading(client, until, work).await;
+    });
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(gets.load(Ordering::SeqCst), 1, "the first look alone");
+    // Another client changes the object, not the holder.
+    let mut lease = api.get::<Lease>("kube-system", "kube-controller-manager").unwrap();
+    lease.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
+    api.client().update(&lease).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(gets.load(Ordering::SeqCst), 2, "once more after the conflict");
+    assert!(!lost.load(Ordering::SeqCst));
+    stop.cancel();
+    running.await.unwrap();
 }
