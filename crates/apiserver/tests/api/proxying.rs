@@ -401,6 +401,8 @@ async fn usage_is_not_read_from_the_own_machine() {
     let port = listener.local_addr().unwrap().port();
     let status = json!({"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}});
     user.patch("/api/v1/nodes/n/status", "merge-patch+json", &status).await.expect(200);
+    // A list waits until the watch cache, which usage is read from, has the node.
+    user.get("/api/v1/nodes").await.expect(200);
     let usage = user.get("/apis/metrics.k8s.io/v1beta1/nodes").await.expect(200);
     assert_eq!(usage["items"], json!([]));
     let connected = listener.accept().map(|(_, from)| from);
