@@ -98,7 +98,7 @@ impl LeaderElection {
     ///
     /// The component gets a token that is cancelled when the lease is lost or `stop` is cancelled. At a stop the lease
     /// is held until the component has ended, and then released: the next leader need not wait for it to expire, and
-    /// never acts at the same time. A component that takes longer than [`LEFT_BEHIND`] to end, or that is still running
+    /// never acts at the same time. A component that takes longer than `LEFT_BEHIND` to end, or that is still running
     /// when others may take a lost lease, is dropped. After a lost lease, the process competes for it again. The
     /// component writes through clients made with [`Client::under`] its leadership, which send nothing once the lease
     /// is no longer held.

@@ -1,5 +1,5 @@
 //! The controllers: each watches objects and reconciles the cluster's state with their specs. Each has one file or
-//! folder and one line in [`list::ALL`].
+//! folder and one line in `list::ALL`.
 
 mod context;
 mod list;

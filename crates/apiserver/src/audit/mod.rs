@@ -1,6 +1,6 @@
 //! The audit log: records who did what and when, as the audit policy demands.
 //!
-//! Any code that handles a request may add an annotation with [`annotate`]; the pipeline keeps the request's
+//! Any code that handles a request may add an annotation with `knarr_wire::annotations::annotate`; the pipeline keeps the request's
 //! [`Trail`].
 
 mod batch;

@@ -1,8 +1,8 @@
 //! The HTTPS server of the node: logs, exec, attach, port-forward, statistics.
 //!
-//! A request is authenticated ([`auth`]) and authorized, and then handled by route ([`route`] lists all). Exec,
-//! attach and port-forward upgrade their connection: to WebSocket channels ([`channels`]), or to SPDY/3.1
-//! ([`spdy`]). kubectl's port-forward uses SPDY, either directly or inside a WebSocket.
+//! A request is authenticated (`auth`) and authorized, and then handled by route (`route` lists all). Exec,
+//! attach and port-forward upgrade their connection: to WebSocket channels (`channels`), or to SPDY/3.1
+//! (`spdy`). kubectl's port-forward uses SPDY, either directly or inside a WebSocket.
 
 mod answer;
 mod auth;

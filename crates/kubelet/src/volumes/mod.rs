@@ -1,6 +1,6 @@
 //! Volume plugins: they turn each kind of volume into a folder on the host.
 //!
-//! [`list::PLUGINS`] lists the plugins, one file each. [`VolumeManager`] runs them for the pods of the node,
+//! `list::PLUGINS` lists the plugins, one file each. [`VolumeManager`] runs them for the pods of the node,
 //! refreshes the content of configMap, secret, downwardAPI and projected volumes, and unmounts and removes volumes
 //! again. [`ObjectSource`] watches only the ConfigMaps and Secrets that pods of this node refer to; environment
 //! variables use it, too.

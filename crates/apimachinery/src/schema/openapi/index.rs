@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-/// Returns the index at `/openapi/v3`, from the path of each document ([`group_version_path`]) and its [`hash`].
+/// Returns the index at `/openapi/v3`, from the path of each document
+/// ([`group_version_path`](super::group_version_path)) and its [`hash`].
 pub fn index<'a>(documents: impl IntoIterator<Item = (&'a str, &'a str)>) -> Value {
     let paths: Map<String, Value> = documents
         .into_iter()

@@ -1,6 +1,6 @@
 //! CSI volumes: persistent ones behind claims, and inline ones.
 //!
-//! The state is read back from disk ([`record`]): a volume is published below its pod's folder. Before that it is
+//! The state is read back from disk (`record`): a volume is published below its pod's folder. Before that it is
 //! staged in a folder of its own, which is removed when the last pod that uses the volume has ended.
 
 mod attached;

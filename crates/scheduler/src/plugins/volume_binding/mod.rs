@@ -225,7 +225,7 @@ fn capacity_grew(change: &Changed) -> bool {
 }
 
 impl VolumeBinding {
-    /// The version for [`Filter::version`](crate::framework::Filter::version). Constant for pods without claims, so
+    /// The version for [`Filter::version`]. Constant for pods without claims, so
     /// that their cached work stays valid.
     fn seen(&self, shape: &Shape) -> u64 {
         if shape.footprint.claims.is_empty() {
